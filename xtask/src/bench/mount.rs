@@ -1,133 +1,101 @@
-//! `cargo xtask bench mount`: cold reads through a mount of the page cache, beside the file system
-//! below it.
+//! `cargo xtask bench mount`: reads through a mount of the page cache, beside the file system below
+//! it and beside bindfs, a FUSE file system that passes requests on.
 //!
-//! fio reads 4 KiB at random with O_DIRECT, 32 at a time, from a file that is sixteen times as
-//! large as the node's memory. No block is read twice in a pass, so nearly each read is a miss. The
-//! same reads go to the same file below the mount.
+//! fio reads 4 KiB at random with O_DIRECT, so that each read enters the process of the mount.
 //!
-//! A round measures both, one after the other. The ratio is of one round, and the claim is the
+//! - **Cold reads** are of a file that is sixteen times as large as the node's memory. No block is
+//!   read twice in a pass, so nearly each read is a miss. bindfs reads its source with O_DIRECT.
+//! - **Hits** are of a file of half the node's memory, which was read before. bindfs reads its
+//!   source through the kernel's cache, which has the file.
+//!
+//! A round measures all of them, one after the other. A ratio is of one round, and a claim is the
 //! median. Beside it stands the time of the processors for a read, which other work on the machine
 //! hardly changes.
 
+mod cost;
+mod mounts;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde::Serialize;
-use serde_json::Value;
 
 use super::fio::{self, Figures, Load};
-use super::server::{Scratch, Server};
-use super::{Outcome, loops, median, require, run_for_output};
+use super::server::Scratch;
+use super::{Outcome, loops, median, require};
 use crate::claims::{Claim, Kind, Report, Table, figure};
+use cost::Cost;
+use mounts::{Mounted, Peer, Source};
 
-const LOAD: Load = Load {
-    write: false,
+/// Reads of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reads {
+    name: &'static str,
+    file: &'static str,
+    depth: u32,
+}
+
+impl Reads {
+    const fn load(self) -> Load {
+        Load {
+            write: false,
+            depth: self.depth,
+        }
+    }
+}
+
+const LARGE_FILE: &str = "large";
+const SMALL_FILE: &str = "small";
+const COLD: Reads = Reads {
+    name: "cold reads, 32 at a time",
+    file: LARGE_FILE,
     depth: 32,
 };
+const HIT: Reads = Reads {
+    name: "hits, one at a time",
+    file: SMALL_FILE,
+    depth: 1,
+};
+const HITS: Reads = Reads {
+    name: "hits, 32 at a time",
+    file: SMALL_FILE,
+    depth: 32,
+};
+const ALL: [Reads; 3] = [COLD, HIT, HITS];
+
 const FILE_BYTES: u64 = 2 << 30;
 const QUICK_FILE_BYTES: u64 = 512 << 20;
-/// Size of the file by that of the node's memory.
+/// Size of the large file by that of the node's memory.
 const TIMES: u64 = 16;
 const ROUNDS: usize = 5;
 const SECONDS: u32 = 10;
 const QUICK_SECONDS: u32 = 4;
-/// Least share of the throughput of the file.
-const BAR: f64 = 0.8;
+/// Least share of the throughput of the file for cold reads.
+const COLD_BAR: f64 = 0.8;
+/// Most time of a hit by that of the peer.
+const HIT_BAR: f64 = 2.0;
 const FILE: &str = "the file";
+const PEER: &str = "bindfs";
 const MOUNT: &str = "the mount";
 
-/// One run of the load.
+/// One run of a load.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
+    reads: &'static str,
     of: &'static str,
     round: usize,
     iops: f64,
     p50_us: f64,
     p99_us: f64,
     fio: Cost,
-    node: Cost,
+    /// Process of the mount: a node, or the peer.
+    server: Cost,
     directory: Cost,
 }
 
-/// Cost of a read in one process: time of a processor, and context switches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-struct Cost {
-    user_us: f64,
-    system_us: f64,
-    switches: f64,
-}
-
-impl Cost {
-    /// Returns the costs of a process until now.
-    fn of_process(pid: u32) -> Outcome<Self> {
-        let process = PathBuf::from(format!("/proc/{pid}"));
-        let read = |path: &Path| {
-            let text = fs::read_to_string(path);
-            text.map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let mut cost = of_stat(&read(&process.join("stat"))?)?;
-        let tasks = fs::read_dir(process.join("task"));
-        for task in tasks.map_err(|error| error.to_string())?.flatten() {
-            // A thread may end meanwhile.
-            let status = fs::read_to_string(task.path().join("status"));
-            cost.switches += status.map_or(0.0, |status| switches(&status));
-        }
-        Ok(cost)
-    }
-
-    /// Returns the cost of each of `reads` reads since `before`.
-    fn since(self, before: Self, reads: f64) -> Self {
-        Self {
-            user_us: (self.user_us - before.user_us) / reads,
-            system_us: (self.system_us - before.system_us) / reads,
-            switches: (self.switches - before.switches) / reads,
-        }
-    }
-
-    /// Returns the cost of each of `reads` reads to fio, by its report of a job.
-    fn of_fio(job: &Value, reads: f64) -> Outcome<Self> {
-        let number = |key: &str| {
-            let value = job[key].as_f64();
-            value.ok_or_else(|| format!("fio does not print {key}"))
-        };
-        // Per cent of the time of the job, which is in milliseconds.
-        let percent_us = number("job_runtime")? * 1e3 / 100.0;
-        Ok(Self {
-            user_us: number("usr_cpu")? * percent_us / reads,
-            system_us: number("sys_cpu")? * percent_us / reads,
-            switches: number("ctx")? / reads,
-        })
-    }
-}
-
-/// Returns the times in the stat of proc(5), which has them in hundredths of a second.
-fn of_stat(stat: &str) -> Outcome<Cost> {
-    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
-    let mut fields = fields.unwrap_or_default().split(' ').skip(11);
-    let mut next_us = || {
-        let ticks = fields.next().and_then(|field| field.parse::<f64>().ok());
-        let ticks = ticks.ok_or_else(|| format!("no times in {stat:?}"))?;
-        Ok::<f64, String>(ticks * 1e4)
-    };
-    Ok(Cost {
-        user_us: next_us()?,
-        system_us: next_us()?,
-        switches: 0.0,
-    })
-}
-
-/// Returns the context switches in the status of proc(5).
-fn switches(status: &str) -> f64 {
-    let counts = status
-        .lines()
-        .filter_map(|line| line.split_once("_ctxt_switches:"));
-    let counts = counts.filter_map(|(_, count)| count.trim().parse::<f64>().ok());
-    counts.sum()
-}
-
 pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row>> {
-    require(&["fio", "setpriv", "umount"])?;
+    require(&["fio", "setpriv", "umount", "bindfs"])?;
     if !loops::is_root() {
         return Err("a mount needs root".into());
     }
@@ -136,139 +104,137 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
         false => (ROUNDS, SECONDS, FILE_BYTES),
     };
     println!(
-        "4 KiB at random, direct, 32 at a time, from a file of {} MiB; the node has {} MiB. \
-         {rounds} rounds of {seconds} s.",
+        "4 KiB at random, direct; a large file of {} MiB, a small one of {} MiB; the node has {} \
+         MiB. {rounds} rounds of {seconds} s.",
         size_bytes >> 20,
+        (size_bytes / TIMES / 2) >> 20,
         (size_bytes / TIMES) >> 20
     );
     let scratch = Scratch::new("bench-mount")?;
-    let mount = Mounted::start(root, binary, &scratch, size_bytes)?;
+    let source = Source::create(root, size_bytes)?;
+    let mount = Mounted::start(binary, &scratch, &source, size_bytes / TIMES)?;
+    let direct = Peer::start(&scratch, &source, "direct", &["--forward-odirect=4096"])?;
+    let cached = Peer::start(&scratch, &source, "cached", &[])?;
     let mut rows = Vec::new();
     for round in 0..rounds {
-        for of in [FILE, MOUNT] {
-            let row = mount.measure(of, round, seconds)?;
-            eprintln!("{of}: {:.0} IOPS", row.iops);
-            rows.push(row);
+        for reads in ALL {
+            let peer = if reads == COLD { &direct } else { &cached };
+            let peer_pids = [Some(peer.server.pid()), None];
+            let our_pids = [Some(mount.node.pid()), Some(mount.directory.pid())];
+            for (of, folder, pids) in [
+                (FILE, source.0.as_path(), [None, None]),
+                (PEER, &peer.mountpoint, peer_pids),
+                (MOUNT, &mount.mountpoint, our_pids),
+            ] {
+                if round == 0 && reads == HIT {
+                    read_all(&folder.join(reads.file))?;
+                }
+                let row = measure(reads, &folder.join(reads.file), pids, seconds)?;
+                let row = Row { of, round, ..row };
+                eprintln!("{}, {of}: {:.0} IOPS", row.reads, row.iops);
+                rows.push(row);
+            }
         }
     }
     print_rows(&rows);
     Ok(Report {
         quick,
-        claims: vec![claim(&rows)],
+        claims: claims(&rows),
         rows,
     })
 }
 
-/// A directory process and a node with a mount. The end of this value unmounts.
-struct Mounted {
-    node: Server,
-    directory: Server,
-    source: PathBuf,
-    mountpoint: PathBuf,
+/// Reads a file from its begin to its end, so that caches have it.
+fn read_all(path: &Path) -> Outcome<()> {
+    let mut file = fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let copied = std::io::copy(&mut file, &mut std::io::sink());
+    copied
+        .map(drop)
+        .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-impl Mounted {
-    /// Starts both on a new file of this size, which is below the workspace.
-    fn start(root: &Path, binary: &Path, scratch: &Scratch, size_bytes: u64) -> Outcome<Self> {
-        let source = root.join("target/bench-mount");
-        let _ = fs::remove_dir_all(&source);
-        fs::create_dir_all(&source).map_err(|error| format!("{}: {error}", source.display()))?;
-        let mut fill = Command::new("fio");
-        fill.args(["--name=fill", "--rw=write", "--bs=1m", "--direct=1"]);
-        fill.args(["--end_fsync=1", "--refill_buffers"]);
-        fill.arg(format!("--size={size_bytes}"));
-        fill.arg("--filename").arg(source.join("data"));
-        run_for_output(fill)?;
-        let (pool, mountpoint) = (scratch.path("pool"), scratch.path("mount"));
-        let memory = (size_bytes / TIMES).to_string();
-        let part = |name: &str| {
-            let mut command = Command::new(binary);
-            command.args(["pagecache", name, "--pool"]).arg(&pool);
-            command
-        };
-        let mut directory = part("directory");
-        directory.arg("--source").arg(&source);
-        directory.args(["--capacity", &memory]);
-        let log = scratch.path("log");
-        let at = pool.clone();
-        let has_socket = move || {
-            let entries = fs::read_dir(&at).into_iter().flatten().flatten();
-            let mut names = entries.map(|entry| entry.file_name());
-            names.any(|name| name == "directory.sock")
-        };
-        let directory = Server::start_until(&directory, None, PathBuf::new(), &log, has_socket)?;
-        let mut node = part("node");
-        node.args(["--id", "1", "--memory", &memory, "--mount"]);
-        node.arg(&mountpoint);
-        let data = mountpoint.join("data");
-        let is_mounted = move || data.exists();
-        let node = Server::start_until(&node, None, PathBuf::new(), &log, is_mounted)?;
-        Ok(Self {
-            node,
-            directory,
-            source,
-            mountpoint,
-        })
-    }
-
-    fn measure(&self, of: &'static str, round: usize, seconds: u32) -> Outcome<Row> {
-        let place = if of == FILE {
-            &self.source
-        } else {
-            &self.mountpoint
-        };
-        let mut load = Command::new("fio");
-        load.args(["--name=bench", "--ioengine=libaio", "--direct=1"]);
-        load.arg("--output-format=json");
-        load.arg("--filename").arg(place.join("data"));
-        let costs = || {
-            let (node, directory) = (self.node.pid(), self.directory.pid());
-            Ok::<_, String>((Cost::of_process(node)?, Cost::of_process(directory)?))
-        };
-        let before = costs()?;
-        let job = fio::job(load, LOAD, seconds)?;
-        let after = costs()?;
-        let Figures {
-            iops,
-            p50_us,
-            p99_us,
-        } = Figures::of(&job, LOAD)?;
-        let reads = job[LOAD.direction()]["total_ios"].as_f64();
-        let reads = reads.ok_or("fio does not print the number of reads")?;
-        Ok(Row {
-            of,
-            round,
-            iops,
-            p50_us,
-            p99_us,
-            fio: Cost::of_fio(&job, reads)?,
-            node: after.0.since(before.0, reads),
-            directory: after.1.since(before.1, reads),
-        })
-    }
+/// Runs a load on a file, and returns its figures and the costs of the processes that serve it.
+fn measure(reads: Reads, file: &Path, pids: [Option<u32>; 2], seconds: u32) -> Outcome<Row> {
+    let mut load = Command::new("fio");
+    load.args(["--name=bench", "--ioengine=libaio", "--direct=1"]);
+    load.arg("--output-format=json").arg("--filename").arg(file);
+    let costs = || {
+        let of = |pid: Option<u32>| pid.map_or(Ok(Cost::default()), Cost::of_process);
+        Ok::<_, String>((of(pids[0])?, of(pids[1])?))
+    };
+    let before = costs()?;
+    let job = fio::job(load, reads.load(), seconds)?;
+    let after = costs()?;
+    let Figures {
+        iops,
+        p50_us,
+        p99_us,
+    } = Figures::of(&job, reads.load())?;
+    let count = job[reads.load().direction()]["total_ios"].as_f64();
+    let count = count.ok_or("fio does not print the number of reads")?;
+    Ok(Row {
+        reads: reads.name,
+        of: FILE,
+        round: 0,
+        iops,
+        p50_us,
+        p99_us,
+        fio: Cost::of_fio(&job, count)?,
+        server: after.0.since(before.0, count),
+        directory: after.1.since(before.1, count),
+    })
 }
 
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let mut unmount = Command::new("umount");
-        unmount.arg("--lazy").arg(&self.mountpoint);
-        let _ = run_for_output(unmount);
-        let _ = fs::remove_dir_all(&self.source);
-    }
+/// Returns the median over the rounds of a figure by that of `other`.
+fn ratio(rows: &[Row], reads: Reads, other: &str, figure: fn(&Row) -> f64) -> f64 {
+    let of = |of: &str, round| {
+        let mut found = rows.iter();
+        let row = found.find(|row| (row.reads, row.of, row.round) == (reads.name, of, round));
+        row.map(figure).expect("a round measures all")
+    };
+    let rounds = rows.iter().map(|row| row.round + 1).max().unwrap_or(0);
+    median((0..rounds).map(|round| of(MOUNT, round) / of(other, round)))
 }
 
-fn claim(rows: &[Row]) -> Claim {
-    let pairs = rows.chunks_exact(2);
-    let ours = median(pairs.map(|pair| pair[1].iops / pair[0].iops));
-    Claim {
-        name: "cold_read_iops/qd32".into(),
+fn claims(rows: &[Row]) -> Vec<Claim> {
+    let claim = |name: &str, ours: f64, unit: &str, bar: Option<(String, bool)>| Claim {
+        name: name.into(),
         paper_or_peer: Some(1.0),
         ours,
-        unit: "x the file".into(),
+        unit: unit.into(),
         kind: Kind::Measured,
-        bar: format!("at least {BAR}"),
-        holds: ours >= BAR,
-    }
+        holds: bar.as_ref().is_none_or(|(_, holds)| *holds),
+        bar: bar.map_or_else(|| "none".into(), |(bar, _)| bar),
+    };
+    let iops = |row: &Row| row.iops;
+    let cold = ratio(rows, COLD, FILE, iops);
+    let hit = ratio(rows, HIT, PEER, |row| row.p50_us);
+    vec![
+        claim(
+            "cold_read_iops/qd32",
+            cold,
+            "x the file",
+            Some((format!("at least {COLD_BAR}"), cold >= COLD_BAR)),
+        ),
+        claim(
+            "cold_read_iops/qd32/peer",
+            ratio(rows, COLD, PEER, iops),
+            "x bindfs",
+            None,
+        ),
+        claim(
+            "hit_p50/qd1",
+            hit,
+            "x bindfs",
+            Some((format!("at most {HIT_BAR}"), hit <= HIT_BAR)),
+        ),
+        claim(
+            "hit_iops/qd32",
+            ratio(rows, HITS, PEER, iops),
+            "x bindfs",
+            None,
+        ),
+    ]
 }
 
 fn print_rows(rows: &[Row]) {
@@ -288,21 +254,22 @@ fn print_rows(rows: &[Row]) {
         cells.extend(cost.map(figure));
         table.row(cells);
     };
-    for of in [FILE, MOUNT] {
-        let middle = |value: fn(&Row) -> f64| {
-            let own = rows.iter().filter(|row| row.of == of);
-            median(own.map(value))
+    for (reads, of) in ALL
+        .into_iter()
+        .flat_map(|reads| [FILE, PEER, MOUNT].map(|of| (reads, of)))
+    {
+        let own = || {
+            let these = move |row: &&Row| (row.reads, row.of) == (reads.name, of);
+            rows.iter().filter(these)
         };
+        let middle = |value: fn(&Row) -> f64| median(own().map(value));
         let speed = [
             middle(|row| row.iops),
             middle(|row| row.p50_us),
             middle(|row| row.p99_us),
         ];
         let cost = |part: fn(&Row) -> Cost| {
-            let of_part = |value: fn(Cost) -> f64| {
-                let own = rows.iter().filter(|row| row.of == of);
-                median(own.map(|row| value(part(row))))
-            };
+            let of_part = |value: fn(Cost) -> f64| median(own().map(|row| value(part(row))));
             [
                 of_part(|cost| cost.user_us),
                 of_part(|cost| cost.system_us),
@@ -310,10 +277,15 @@ fn print_rows(rows: &[Row]) {
             ]
         };
         let none = || [const { String::new() }; 3];
-        row(format!("{of}, fio"), speed.map(figure), cost(|row| row.fio));
-        if of == MOUNT {
-            row("  node".into(), none(), cost(|row| row.node));
-            row("  directory".into(), none(), cost(|row| row.directory));
+        let what = format!("{}: {of}, fio", reads.name);
+        row(what, speed.map(figure), cost(|row| row.fio));
+        match of {
+            PEER => row("  bindfs".into(), none(), cost(|row| row.server)),
+            MOUNT => {
+                row("  node".into(), none(), cost(|row| row.server));
+                row("  directory".into(), none(), cost(|row| row.directory));
+            }
+            _ => {}
         }
     }
     table.print();
@@ -325,44 +297,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_come_from_the_kernels_files() {
-        let stat = "7 (a ) name) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 9 0 100";
-        let cost = of_stat(stat).expect("it has times");
-        assert_eq!((cost.user_us, cost.system_us), (2.5e6, 5e5));
-        assert!(of_stat("7 (name) S 1").is_err());
-        let status = "Name:\tx\nvoluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n";
-        assert_eq!(switches(status), 42.0);
-    }
-
-    #[test]
-    fn the_cost_of_fio_is_a_share_of_its_time() {
-        let job = serde_json::json!({
-            "job_runtime": 10_000, "usr_cpu": 5.0, "sys_cpu": 20.0, "ctx": 3000
-        });
-        let cost = Cost::of_fio(&job, 1000.0).expect("all is there");
-        let expected = Cost {
-            user_us: 500.0,
-            system_us: 2000.0,
-            switches: 3.0,
-        };
-        assert_eq!(cost, expected);
-    }
-
-    #[test]
-    fn the_claim_is_the_median_of_the_rounds() {
-        let row = |of, iops| Row {
+    fn a_claim_is_the_median_of_the_rounds() {
+        let row = |reads: Reads, of, round, iops| Row {
+            reads: reads.name,
             of,
-            round: 0,
+            round,
             iops,
-            p50_us: 1.0,
+            p50_us: 1e6 / iops,
             p99_us: 1.0,
             fio: Cost::default(),
-            node: Cost::default(),
+            server: Cost::default(),
             directory: Cost::default(),
         };
-        let rounds = [(100.0, 79.0), (100.0, 90.0), (50.0, 42.0)];
-        let rows = rounds.map(|(file, mount)| [row(FILE, file), row(MOUNT, mount)]);
-        let claim = claim(&rows.into_iter().flatten().collect::<Vec<_>>());
-        assert!(claim.holds && (claim.ours - 0.84).abs() < 1e-9);
+        let rounds = [(100.0, 79.0, 30.0), (100.0, 90.0, 90.0), (50.0, 42.0, 20.0)];
+        let rounds = rounds.into_iter().enumerate();
+        let rows: Vec<Row> = rounds
+            .flat_map(|(round, (file, mount, peer))| {
+                let of = move |reads| {
+                    [(FILE, file), (PEER, peer), (MOUNT, mount)]
+                        .map(|(of, iops)| row(reads, of, round, iops))
+                };
+                ALL.into_iter().flat_map(of)
+            })
+            .collect();
+        let claims = claims(&rows);
+        assert!(claims[0].holds && (claims[0].ours - 0.84).abs() < 1e-9);
+        let hit = &claims[2];
+        assert!(
+            hit.holds && (hit.ours - 20.0 / 42.0).abs() < 1e-9,
+            "{hit:?}"
+        );
     }
 }
