@@ -20,6 +20,8 @@ mod locking;
 mod negotiation;
 mod nodes;
 mod opening;
+mod paced;
+mod readers;
 mod workers;
 mod xattr;
 
@@ -36,6 +38,8 @@ use forebay_io::fuse::Connection;
 use filesystem::SharedFilesystem;
 use handles::Handles;
 use locking::Locking;
+use paced::Paced;
+use readers::Readers;
 use workers::Workers;
 
 /// Number of threads that read the kernel's requests. A thread may wait for the directory, another
@@ -51,6 +55,7 @@ pub struct SharedMount {
     handles: Arc<Handles>,
     locking: Arc<Locking>,
     workers: Arc<Workers>,
+    readers: Arc<Readers>,
     /// Thread that retries waiting requests for locks.
     lock_retrier: Option<JoinHandle<()>>,
 }
@@ -83,9 +88,11 @@ pub fn mount(names: Names, mountpoint: &Path, users: Users) -> Result<SharedMoun
         handles: Arc::clone(&handles),
         locking: Arc::clone(&locking),
         workers: Arc::clone(&workers),
+        readers: Arc::new(Readers::new(THREADS)),
         lock_retrier: Some(lock_retrier),
     };
     let filesystem = SharedFilesystem::new(Arc::clone(&handles), locking, workers, users);
+    let filesystem = Paced::new(filesystem, Arc::clone(&shared.readers));
     let fs_name = format!("forebay:{}", source.display());
     let on_mounted = |device: BorrowedFd<'_>| {
         let connection = Connection::new(device)?;
@@ -141,6 +148,7 @@ impl SharedMount {
     /// # Errors
     /// Errors of the system.
     pub fn unmount(mut self) -> Result<bool> {
+        self.readers.end();
         let unmounted = self.mount.take().map_or(Ok(true), Mount::unmount);
         self.close();
         unmounted
@@ -160,6 +168,7 @@ impl SharedMount {
 
 impl Drop for SharedMount {
     fn drop(&mut self) {
+        self.readers.end();
         self.mount = None;
         self.close();
     }

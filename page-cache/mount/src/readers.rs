@@ -1,0 +1,215 @@
+//! Parking of surplus threads that read the kernel's requests.
+//!
+//! The kernel hands requests to waiting threads in turn. With sixteen of them, one client at a time
+//! finds each thread asleep for long, and its stack and buffer out of the processor's caches. So
+//! threads without work park, and [`SPARE`] threads remain. A thread is unparked as soon as all
+//! others are serving requests, since these may wait for the source.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Number of threads that remain available. With one, each request would unpark another thread.
+const SPARE: usize = 2;
+/// Number of requests in a row after which a thread is in surplus, until it parks. Parking and
+/// unparking cost more than a request in memory.
+const PATIENCE: u32 = 64;
+/// Longest time for which a thread is parked. It notices then that the file system was unmounted by
+/// someone else.
+const PARK_MAX: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// Number of requests in a row after which the thread was in surplus.
+    static SURPLUS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The threads.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    /// Number of threads that read requests, or are about to.
+    available: AtomicUsize,
+    parked: Mutex<Parked>,
+    unparked: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Parked {
+    threads: usize,
+    /// Number of these that were unparked and have not noticed. They count as available.
+    unparked: usize,
+    is_over: bool,
+}
+
+/// A request that the calling thread serves, until this is dropped. The drop may park the thread.
+pub(crate) struct Serving<'a>(&'a Readers);
+
+impl Readers {
+    /// Creates the state of this number of threads.
+    pub(crate) fn new(threads: usize) -> Self {
+        Self {
+            available: AtomicUsize::new(threads),
+            parked: Mutex::default(),
+            unparked: Condvar::new(),
+        }
+    }
+
+    /// Begins to serve a request on the calling thread.
+    pub(crate) fn serve(&self) -> Serving<'_> {
+        if self.available.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let mut parked = self.lock();
+            if parked.threads > parked.unparked {
+                parked.unparked += 1;
+                self.available.fetch_add(1, Ordering::AcqRel);
+                self.unparked.notify_one();
+            }
+        }
+        Serving(self)
+    }
+
+    /// Unparks all threads for good.
+    pub(crate) fn end(&self) {
+        self.lock().is_over = true;
+        self.unparked.notify_all();
+    }
+
+    /// Parks the calling thread while the others suffice.
+    fn park(&self) {
+        let mut parked = self.lock();
+        let spare = |available: usize| (available > SPARE).then(|| available - 1);
+        let taken = self
+            .available
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, spare);
+        if parked.is_over || taken.is_err() {
+            if taken.is_ok() {
+                self.available.fetch_add(1, Ordering::AcqRel);
+            }
+            return;
+        }
+        parked.threads += 1;
+        let waits = |parked: &mut Parked| parked.unparked == 0 && !parked.is_over;
+        let woken = self
+            .unparked
+            .wait_timeout_while(parked, PARK_MAX, waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        parked = woken.0;
+        parked.threads -= 1;
+        match parked.unparked.checked_sub(1) {
+            Some(left) => parked.unparked = left,
+            None => {
+                self.available.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Parked> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        let available = self.0.available.fetch_add(1, Ordering::AcqRel) + 1;
+        let surplus = match available > SPARE {
+            true => SURPLUS.get() + 1,
+            false => 0,
+        };
+        SURPLUS.set(surplus % PATIENCE);
+        if surplus == PATIENCE {
+            self.0.park();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread::JoinHandle;
+    use std::time::Instant;
+
+    use super::*;
+
+    const THREADS: usize = 5;
+
+    /// Starts threads that serve requests until they would park, and then one message each.
+    fn start(readers: &Arc<Readers>) -> (Vec<JoinHandle<()>>, Receiver<()>) {
+        let (sender, unparked) = channel();
+        let threads = (0..THREADS).map(|_| {
+            let (readers, sender) = (Arc::clone(readers), sender.clone());
+            std::thread::spawn(move || {
+                for _ in 0..PATIENCE {
+                    drop(readers.serve());
+                }
+                sender.send(()).expect("the test receives");
+            })
+        });
+        (threads.collect(), unparked)
+    }
+
+    fn wait_for_parked(readers: &Readers, threads: usize) {
+        let begin = Instant::now();
+        while readers.lock().threads != threads {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{readers:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn surplus_threads_park_and_are_unparked_when_all_others_serve() {
+        let readers = Arc::new(Readers::new(THREADS));
+        // One after the other, so that each finds itself in surplus.
+        let serial: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let started = {
+                    let (sender, receiver) = channel();
+                    let readers = Arc::clone(&readers);
+                    let thread = std::thread::spawn(move || {
+                        for _ in 0..PATIENCE {
+                            drop(readers.serve());
+                        }
+                        sender.send(()).expect("the test receives");
+                    });
+                    (thread, receiver)
+                };
+                if number < THREADS - SPARE {
+                    wait_for_parked(&readers, number + 1);
+                } else {
+                    started.1.recv().expect("it does not park");
+                }
+                started
+            })
+            .collect();
+        assert_eq!(readers.available.load(Ordering::Relaxed), SPARE);
+        let first = readers.serve();
+        assert_eq!(readers.lock().threads, THREADS - SPARE, "one is left");
+        // Each request of the last available thread unparks one.
+        let others: Vec<_> = (SPARE..THREADS)
+            .map(|left| {
+                let serving = readers.serve();
+                wait_for_parked(&readers, THREADS - left - 1);
+                serving
+            })
+            .collect();
+        drop((first, others));
+        for (thread, _) in serial {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(readers.available.load(Ordering::Relaxed), THREADS);
+    }
+
+    #[test]
+    fn the_end_unparks_all_threads() {
+        let readers = Arc::new(Readers::new(THREADS));
+        let (threads, unparked) = start(&readers);
+        readers.end();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(unparked.iter().count(), THREADS);
+        for _ in 0..2 * PATIENCE {
+            drop(readers.serve());
+        }
+        assert_eq!(readers.available.load(Ordering::Relaxed), THREADS);
+    }
+}
