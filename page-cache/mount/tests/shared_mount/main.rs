@@ -9,6 +9,7 @@ mod git;
 mod locks;
 mod mapped;
 mod outlive;
+mod postgres;
 mod programs;
 mod readers;
 mod relaxed;
