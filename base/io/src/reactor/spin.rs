@@ -52,6 +52,12 @@ impl Spin {
         }
     }
 
+    /// Number of short idle times in a row after which the next one is awaited awake.
+    #[cfg(test)]
+    pub(super) const fn threshold(&self) -> u32 {
+        self.enough
+    }
+
     /// Returns the time to look for work before sleeping. `None` to sleep at once.
     pub(super) const fn patience(&self) -> Option<Duration> {
         if self.row >= self.enough && self.resting == 0 {

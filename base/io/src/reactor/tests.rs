@@ -364,3 +364,36 @@ fn a_shared_event_can_be_registered_anew_under_its_old_number() {
         });
     }
 }
+
+/// Requests that are answered at once, with a stall after each thousand: as under load at depth.
+/// A client with one request at a time then finds the reactor as ready to poll as a new one.
+#[test]
+fn a_load_with_stalls_does_not_keep_a_reactor_from_polling() {
+    use crate::file::{File, FileOptions};
+    use forebay_block::{Buf, Request, completion_pair};
+
+    if !engines().contains(&Engine::Uring) {
+        eprintln!("SKIPPED: there is no io_uring");
+        return;
+    }
+    const ROUNDS: u32 = 40;
+    let scratch = crate::testing::Scratch::new();
+    let path = scratch.path("file");
+    std::fs::write(&path, [7; 4096]).expect("written");
+    let worst = reactor(Engine::Uring).run(async move {
+        let file = File::open(path, &FileOptions::default()).expect("there");
+        let into = Buf::zeroed(512);
+        let mut worst = 0;
+        for _ in 0..ROUNDS {
+            for _ in 0..1000 {
+                let (done, read) = completion_pair();
+                file.submit(Request::read(0, into.clone()), done);
+                read.await.expect("read");
+            }
+            sleep(Duration::from_millis(2)).await;
+            worst = worst.max(current().expect("a reactor").polls_after());
+        }
+        worst
+    });
+    assert!(worst <= 128, "it polls after {worst} short idle times");
+}

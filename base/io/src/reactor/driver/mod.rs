@@ -247,9 +247,11 @@ impl Driver {
         if let Some(patience) = patience
             && timeout.is_none_or(|timeout| timeout > 2 * patience)
         {
-            // Queued steps start now, and may have ended already.
+            // Queued steps start now, and may have ended already. They count as they do for a
+            // reactor that sleeps: otherwise only the stalls of a load would count.
             self.turn_for(Wait::No, has_work);
             if has_work() {
+                self.spin.borrow_mut().spun(true, Duration::ZERO);
                 return;
             }
             let begin = Instant::now();
@@ -263,6 +265,12 @@ impl Driver {
         let begin = Instant::now();
         self.turn_for(Wait::Until(timeout), has_work);
         self.spin.borrow_mut().slept(begin.elapsed());
+    }
+
+    /// Number of short idle times in a row after which this polls.
+    #[cfg(test)]
+    pub(crate) fn polls_after(&self) -> u32 {
+        self.spin.borrow().threshold()
     }
 
     /// Waits for something to do without sleeping, for at most `patience` from `begin`. Whether
