@@ -360,19 +360,31 @@ fn refused(capsule: &Capsule, refusal: &Refusal) -> Error {
         status => (
             ErrorKind::InvalidInput,
             format!(
-                "status {:#04x} of type {}, for the field at byte {} of its {}",
+                "{} (status {:#04x} of type {})",
+                field(refusal.1),
                 status.code(),
-                status.code_type(),
-                refusal.1 & 0xffff,
-                if refusal.1 >> 16 == 0 {
-                    "command"
-                } else {
-                    "data"
-                },
+                status.code_type()
             ),
         ),
     };
     named(capsule, Error::new(kind, why))
+}
+
+/// Returns what is wrong with the field that a refusal names: its offset, and above it whether it
+/// is in the data of Connect.
+fn field(parameter: u64) -> String {
+    let (at, in_data) = (parameter & 0xffff, parameter >> 16 != 0);
+    let is = |field: u16| in_data && at == u64::from(field);
+    match () {
+        () if is(HOST_FIELD) => {
+            "its own name (HOSTNQN) is empty, no NQN, or not that of its controller".into()
+        }
+        () if is(SUBSYSTEM_FIELD) => "no export has the subsystem's name (SUBNQN)".into(),
+        () if is(HOST_ID_FIELD) => "its identifier (HOSTID) is not that of its controller".into(),
+        () if is(CONTROLLER_FIELD) => "there is no such controller (CNTLID)".into(),
+        () if in_data => format!("the field at byte {at} of its data is invalid"),
+        () => format!("the field at byte {at} of its command is invalid"),
+    }
 }
 
 /// Adds the host's name to the reason of a refused connection.

@@ -125,7 +125,7 @@ fn failure(verdict: Verdict) -> Failure {
     match verdict {
         Verdict::Aborted => Status::ABORT_REQUESTED.into(),
         Verdict::Damaged => Status::TRANSIENT_TRANSPORT_ERROR.into(),
-        Verdict::Lost => Failure::Unanswered,
+        Verdict::Lost | Verdict::Displaced => Failure::Unanswered,
         Verdict::Ready | Verdict::Event(_) => Status::INTERNAL_ERROR.into(),
     }
 }

@@ -20,6 +20,8 @@ pub(super) enum Verdict {
     Lost,
     /// An event occurred that the host has enabled.
     Event(u64),
+    /// The host has given its identifier to another command: no answer is sent.
+    Displaced,
 }
 
 /// State of a command.
@@ -85,11 +87,18 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a command.
+    /// Takes a slot for a command. It displaces a waiting event request with the same identifier:
+    /// hosts that shut down reuse the identifiers of such requests, and expect no answer to them.
     pub(super) fn take(&self, cid: u16) -> Result<u16, NoSlot> {
         let mut slots = self.slots.borrow_mut();
-        if slots.iter().any(|slot| slot.cid == Some(cid)) {
-            return Err(NoSlot::Conflict);
+        let mut displaced = None;
+        if let Some(slot) = slots.iter_mut().find(|slot| slot.cid == Some(cid)) {
+            if slot.stage != Stage::Idle || slot.verdict.is_some() {
+                return Err(NoSlot::Conflict);
+            }
+            slot.cid = None;
+            slot.verdict = Some(Verdict::Displaced);
+            displaced = slot.waker.take();
         }
         let index = self.free.borrow_mut().pop().ok_or(NoSlot::Full)?;
         self.number.set(self.number.get() + 1);
@@ -98,6 +107,10 @@ impl Slots {
         slot.number = self.number.get();
         slot.stage = Stage::Running;
         slot.verdict = self.lost.get().then_some(Verdict::Lost);
+        drop(slots);
+        if let Some(displaced) = displaced {
+            displaced.wake();
+        }
         Ok(index)
     }
 

@@ -57,6 +57,40 @@ fn a_command_that_waits_for_data_is_aborted() {
 }
 
 #[test]
+fn a_command_takes_the_identifier_of_a_waiting_event_request() {
+    let target = Target::start();
+    let mut host = Association::new(target.address, Identity::to(NQN), Style::default());
+    let events = [100, 101];
+    for cid in events {
+        host.admin
+            .start_as(cid, command(0x0c, 0, [0; 6]), With::Nothing);
+    }
+    for cid in events {
+        host.admin
+            .start_as(cid, command(0x18, 0, [0; 6]), With::Nothing);
+        assert_eq!(host.admin.wait(cid).status, 0, "the keep-alive");
+    }
+    // The displaced requests do not count.
+    for cid in 200..204 {
+        host.admin
+            .start_as(cid, command(0x0c, 0, [0; 6]), With::Nothing);
+    }
+    let keep_alive = host.admin.start(command(0x18, 0, [0; 6]), With::Nothing);
+    assert_eq!(host.admin.wait(keep_alive).status, 0);
+    // A command that runs keeps its identifier.
+    let mut queue = host.queue(1);
+    target.hold(true);
+    queue.start_as(7, on_blocks(WRITE, 0, 1, 0), With::InCapsule(&[1; BLOCK]));
+    until("it reaches the device", || {
+        target.log.lock().expect("sound").len() == 1
+    });
+    queue.start_as(7, on_blocks(READ, 0, 1, 0), With::Room(BLOCK));
+    assert_eq!(queue.wait(7).status, 0x03, "a conflict");
+    target.hold(false);
+    assert_eq!(queue.wait(7).status, 0);
+}
+
+#[test]
 fn a_host_that_is_silent_for_too_long_loses_its_association() {
     let target = Target::start();
     // A host without a timer may be silent.
