@@ -3,7 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Buf, Completion, ErrorKind, Identity, IoFuture, Result, completion_pair};
+use crate::allocation::all_data;
+use crate::{
+    Buf, Completion, ErrorKind, ExtentsFuture, Identity, IoFuture, Result, completion_pair,
+};
 
 /// Events that a device's contents survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -220,10 +223,31 @@ pub trait BlockDevice {
     fn submit(&self, request: Request, done: Completion);
 
     /// Returns the device below a layer that changes neither content nor offsets. It answers
-    /// [`holes`](Self::holes), [`allocated_bytes`](Self::allocated_bytes) and
-    /// [`keep_size`](Self::keep_size) for the layer. Returns `None` for all other devices.
+    /// [`extents`](Self::extents), [`holes`](Self::holes),
+    /// [`allocated_bytes`](Self::allocated_bytes) and [`keep_size`](Self::keep_size) for the layer.
+    /// Returns `None` for all other devices.
     fn inner(&self) -> Option<&dyn BlockDevice> {
         None
+    }
+
+    /// Returns the allocation of `range`, bytes, from its start. The range lies on the device, is
+    /// not empty and consists of whole blocks. So do the extents. They cover at least one block,
+    /// may end before the range, and are at most [`MAX_EXTENTS`](crate::MAX_EXTENTS).
+    ///
+    /// An extent that reads as zeroes did so at some moment between the call and the answer. A
+    /// write that was acknowledged before the call has had its effect by then. A write during the
+    /// call may change the range before the answer arrives. Everything in doubt is data. By default
+    /// everything is data.
+    ///
+    /// Dropping the future ends the query.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        match self.inner() {
+            Some(inner) => inner.extents(range),
+            None => all_data(range),
+        }
     }
 
     /// Returns the parts of `range` that were never written since they were allocated, bytes. In a
@@ -260,6 +284,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn submit(&self, request: Request, done: Completion) {
         (**self).submit(request, done);
+    }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        (**self).extents(range)
     }
 
     fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {

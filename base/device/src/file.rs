@@ -5,6 +5,8 @@
 //!   says that it has none.
 //! - The kernel's block sizes are passed up. For a regular file these are the sizes of direct I/O
 //!   on its file system.
+//! - A file answers a query for its extents with the holes of its file system. A block device
+//!   calls everything data.
 //! - A file on a file system in memory (tmpfs, ramfs) reports [`Persistence::Machine`].
 //!
 //! The device belongs to the reactor that it was opened on.
@@ -14,7 +16,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Persistence, Request, Result};
+use forebay_block::{
+    BlockDevice, Completion, DeviceInfo, ExtentsFuture, Persistence, Request, Result,
+};
 use forebay_io::Stop;
 use forebay_io::file::{Faults, File, FileOptions};
 
@@ -112,6 +116,10 @@ impl BlockDevice for FileDevice {
     #[inline]
     fn submit(&self, request: Request, done: Completion) {
         self.file.submit(request, done);
+    }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        Box::pin(async { Ok(self.file.extents(range).await) })
     }
 
     fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {

@@ -3,15 +3,18 @@
 //! - It completes inline on the caller's thread. It is the cheapest device, for benchmarks and
 //!   tests.
 //! - Memory is allocated in chunks of 2 MiB at their first write; an unwritten chunk costs 16
-//!   bytes. A discard frees whole chunks. Unwritten and discarded ranges read as zeroes.
+//!   bytes. A discard frees whole chunks. Unwritten and discarded ranges read as zeroes. Chunks
+//!   without memory are holes.
 //! - Nothing persists ([`Persistence::Process`]). There is no volatile cache, since a flush could
 //!   not make the data more durable. Flush does nothing.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_block::{
-    BlockDevice, Completion, Context, DeviceInfo, ErrorKind, Op, Persistence, Request, Result,
+    Allocation, BlockDevice, Completion, Context, DeviceInfo, ErrorKind, Extents, ExtentsFuture,
+    Op, Persistence, Request, Result,
 };
 
 const CHUNK_SHIFT: u32 = 21;
@@ -131,6 +134,23 @@ impl BlockDevice for MemDevice {
     fn submit(&self, request: Request, done: Completion) {
         done.complete(self.run(&request));
     }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        let chunks = self.chunks.borrow();
+        let mut found = Extents::default();
+        let mut at = range.start;
+        while at < range.end && !found.is_full() {
+            let chunk = at >> CHUNK_SHIFT;
+            let end = range.end.min((chunk + 1) << CHUNK_SHIFT);
+            let allocation = match chunks[chunk as usize] {
+                Some(_) => Allocation::Data,
+                None => Allocation::Hole,
+            };
+            found.push(at..end, allocation);
+            at = end;
+        }
+        Box::pin(std::future::ready(Ok(found)))
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +218,25 @@ mod tests {
             let back = back.to_vec();
             assert!(back[..4096].iter().all(|&byte| byte == 0));
             assert!(back[4096..].iter().all(|&byte| byte == 9));
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn chunks_without_memory_are_holes() {
+        with_device(16 << 20, async |device| {
+            let block = Buf::scratch(4096);
+            block.fill(9);
+            device.write(5 << 20, block).await?;
+            let found = device.extents(1 << 20..15 << 20).await?;
+            let mut expected = Extents::default();
+            expected.push(1 << 20..4 << 20, Allocation::Hole);
+            expected.push(4 << 20..6 << 20, Allocation::Data);
+            expected.push(6 << 20..15 << 20, Allocation::Hole);
+            assert_eq!(found, expected);
+            device.discard(4 << 20, 2 << 20).await?;
+            let found = device.extents(0..16 << 20).await?;
+            assert_eq!(found.iter().count(), 1);
             Ok(())
         });
     }

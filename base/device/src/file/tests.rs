@@ -1,6 +1,6 @@
 use super::*;
 use crate::emulate::{EmulateDevice, Profile};
-use forebay_block::{BlockDeviceExt, Buf, ErrorKind};
+use forebay_block::{Allocation, BlockDeviceExt, Buf, ErrorKind, Extents};
 use forebay_io::{Engine, Reactor};
 use std::path::PathBuf;
 use std::process::Command;
@@ -214,5 +214,61 @@ fn an_emulated_disk_is_never_too_fast_on_a_reactor() {
             let time = start.elapsed();
             assert!(time >= declared, "{time:?} is too fast");
         }
+    });
+}
+
+#[test]
+fn a_file_tells_its_holes_and_a_zeroed_range_reads_as_zeroes() {
+    on_each_engine(|| async {
+        let scratch = Scratch::new(&std::env::temp_dir(), "extents");
+        let device = FileDevice::open(&scratch.0, create(8 << 20)).expect("made");
+        let hole = async |at: u64| {
+            let found = device.extents(at..at + 4096).await.expect("an answer");
+            assert_eq!(found.end(), Some(at + 4096));
+            found.iter().next().expect("an extent").allocation != Allocation::Data
+        };
+        if !hole(0).await {
+            eprintln!("SKIPPED: this file system does not tell where a file has holes");
+            return;
+        }
+        let data = Buf::scratch(1 << 20);
+        data.fill(0xa5);
+        // Writes with and without FUA are data as soon as they are acknowledged.
+        device.write(1 << 20, data.clone()).await.expect("written");
+        device
+            .write_fua(4 << 20, data.clone())
+            .await
+            .expect("written");
+        let found = device.extents(0..8 << 20).await.expect("an answer");
+        let mut expected = Extents::default();
+        for (end, allocation) in [
+            (1 << 20, Allocation::Hole),
+            (2 << 20, Allocation::Data),
+            (4 << 20, Allocation::Hole),
+            (5 << 20, Allocation::Data),
+            (8 << 20, Allocation::Hole),
+        ] {
+            expected.push(expected.end().unwrap_or(0)..end, allocation);
+        }
+        assert_eq!(found, expected);
+        // No block is a hole after its write, with another query beside the write.
+        for block in 0..256_u64 {
+            let at = (6 << 20) + block * 4096;
+            assert!(hole(at).await, "block {block} was not written");
+            let mut asked = std::pin::pin!(device.extents(6 << 20..7 << 20));
+            let first = std::future::poll_fn(|cx| {
+                std::task::Poll::Ready(asked.as_mut().poll(cx).is_ready())
+            });
+            assert!(!first.await, "a thread answers");
+            device
+                .write(at, data.slice(0..4096))
+                .await
+                .expect("written");
+            asked.await.expect("an answer");
+            assert!(!hole(at).await, "block {block} was written");
+        }
+        device.discard(1 << 20, 1 << 20).await.expect("discarded");
+        assert!(hole(1 << 20).await);
+        assert!(!hole(4 << 20).await);
     });
 }

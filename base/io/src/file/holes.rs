@@ -6,33 +6,46 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// `ZFS_SUPER_MAGIC`: written zeroes may become a hole there.
 const ZFS: libc::c_long = 0x2fc1_2fc1;
 
-/// Returns the holes of a file within `range`, bytes. None where its file system does not tell, or
-/// calls written zeroes a hole.
-pub(crate) fn holes(fd: BorrowedFd<'_>, range: Range<u64>) -> Option<Vec<Range<u64>>> {
-    let fd = fd.as_raw_fd();
+/// Returns whether the file system may say that a range of a file is a hole. ZFS calls written
+/// zeroes a hole.
+pub(super) fn are_reliable(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: all zeroes is a valid value of this plain structure.
     let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open, and the answer is written in place.
-    let known = unsafe { libc::fstatfs(fd, &raw mut answer) };
-    if known < 0 || answer.f_type == ZFS {
+    let known = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut answer) };
+    known == 0 && answer.f_type != ZFS
+}
+
+/// Returns the first byte from `at` on that is data (`SEEK_DATA`) or in a hole (`SEEK_HOLE`).
+///
+/// # Errors
+/// The error number of the system.
+pub(super) fn seek(fd: BorrowedFd<'_>, at: u64, whence: libc::c_int) -> Result<u64, i32> {
+    let at = libc::off_t::try_from(at).map_err(|_| libc::EOVERFLOW)?;
+    // SAFETY: the descriptor is open; no memory is involved. No other code uses its offset.
+    let found = unsafe { libc::lseek(fd.as_raw_fd(), at, whence) };
+    u64::try_from(found).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        error.raw_os_error().unwrap_or(libc::EIO)
+    })
+}
+
+/// Returns the holes of a file within `range`, bytes. None where its file system does not tell, or
+/// calls written zeroes a hole.
+pub(crate) fn holes(fd: BorrowedFd<'_>, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+    if !are_reliable(fd) {
         return None;
     }
-    let seek = |at: u64, whence: libc::c_int| {
-        let at = libc::off_t::try_from(at).ok()?;
-        // SAFETY: the descriptor is open; no memory is involved. No other code uses its offset.
-        let found = unsafe { libc::lseek(fd, at, whence) };
-        u64::try_from(found).ok()
-    };
     let mut holes = Vec::new();
     let mut at = range.start;
     while at < range.end {
         // The end of a file counts as a hole.
-        let start = seek(at, libc::SEEK_HOLE)?.min(range.end);
+        let start = seek(fd, at, libc::SEEK_HOLE).ok()?.min(range.end);
         if start >= range.end {
             break;
         }
         // Behind the last data there is none.
-        let end = seek(start, libc::SEEK_DATA).map_or(range.end, |end| end.min(range.end));
+        let end = seek(fd, start, libc::SEEK_DATA).map_or(range.end, |end| end.min(range.end));
         holes.push(start..end);
         at = end;
     }

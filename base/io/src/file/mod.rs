@@ -1,5 +1,6 @@
 //! Regular files and raw block devices, opened exclusively and read and written directly.
 
+mod allocation;
 mod geometry;
 pub(crate) mod holes;
 pub(crate) mod identity;
@@ -17,13 +18,17 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Completion, Context, DeviceInfo, Error, ErrorKind, Op, Request, Result};
+use forebay_block::{
+    Completion, Context, DeviceInfo, Error, ErrorKind, Extents, Op, Request, Result,
+};
 
 use crate::Stop;
 use crate::holder::Holder;
 use crate::lock::lock;
 pub use crate::reactor::Faults;
 use crate::reactor::{IoLimits, OpenFile, current};
+use crate::rt;
+use crate::sync::{Promise, Semaphore};
 pub use geometry::Geometry;
 pub use identity::are_clones;
 pub use in_memory::is_in_memory;
@@ -66,6 +71,8 @@ pub struct File {
     least_bytes: Cell<u64>,
     /// Whether the file was shorter than that since the last [`File::keep_size`].
     was_short: Cell<bool>,
+    /// The turn to ask the file system for the allocation. A query that hangs keeps it.
+    query: Rc<Semaphore>,
 }
 
 impl std::fmt::Debug for File {
@@ -206,6 +213,26 @@ impl File {
             true => None,
             false => holes::holes(self.open.fd(), range),
         }
+    }
+
+    /// Returns the allocation of `range`, whole blocks, from its start. A block device is data.
+    pub async fn extents(&self, range: Range<u64>) -> Extents {
+        if self.geometry.block_device {
+            return Extents::data(range);
+        }
+        self.query.acquire(1).await;
+        let (open, query) = (Rc::clone(&self.open), Rc::clone(&self.query));
+        let found = Promise::new();
+        let promise = found.clone();
+        // A task of its own, since the caller may not wait for the end.
+        rt::spawn(async move {
+            let extents = allocation::extents(open.fd(), range).await;
+            drop(open);
+            query.release(1);
+            promise.set(extents);
+        });
+        let block = u64::from(self.geometry.logical_block_bytes);
+        found.get().await.in_blocks(block)
     }
 
     /// Bytes that a regular file takes of its file system.
@@ -360,6 +387,7 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
         info: RefCell::new(info),
         least_bytes: Cell::default(),
         was_short: Cell::default(),
+        query: Rc::new(Semaphore::new(1)),
     })
 }
 
