@@ -9,7 +9,7 @@ use crate::programs::{nbdsh, requires, requires_fio, requires_nbdsh, run};
 use crate::server::{Server, Setup};
 
 /// Returns all ways to build a server.
-fn every_setup() -> [Setup; 4] {
+pub(crate) fn every_setup() -> [Setup; 4] {
     let local = Setup::default();
     let threads = Setup {
         engine: Engine::Threads,

@@ -4,6 +4,7 @@
 //! the `forebay` program with its cache. Tests skip programs that are not installed, and print
 //! that.
 
+mod allocation;
 mod chained;
 mod clients;
 mod daemon;

@@ -54,6 +54,10 @@ impl BlockDevice for Recorder {
         }
         self.inner.submit(request, done);
     }
+
+    fn inner(&self) -> Option<&dyn BlockDevice> {
+        Some(&*self.inner)
+    }
 }
 
 /// A running server with two exports on one device: `disk`, and `sealed`, which is read-only.

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use forebay_block::{Completion, Error, ErrorKind, Request, Result};
+use forebay_block::{Completion, Error, ErrorKind, Extents, Request, Result};
+use forebay_io::answer;
 use forebay_io::rt;
 
 use crate::blocking::Slot;
@@ -84,6 +85,34 @@ impl Drop for RemoteAnswer {
             self.put(Err(Error::new(
                 ErrorKind::Io,
                 "the volume's reactor ended before the request was completed",
+            )));
+        }
+    }
+}
+
+/// An answer with extents, for another thread. If it is dropped unused, the waiting side gets an
+/// error.
+pub(crate) struct ExtentsAnswer(Option<answer::Answer<Result<Extents>>>);
+
+impl ExtentsAnswer {
+    pub(crate) const fn new(answer: answer::Answer<Result<Extents>>) -> Self {
+        Self(Some(answer))
+    }
+
+    /// Gives the answer, from any thread.
+    pub(crate) fn give(mut self, found: Result<Extents>) {
+        if let Some(answer) = self.0.take() {
+            answer.give(found);
+        }
+    }
+}
+
+impl Drop for ExtentsAnswer {
+    fn drop(&mut self) {
+        if let Some(answer) = self.0.take() {
+            answer.give(Err(Error::new(
+                ErrorKind::Io,
+                "the volume's reactor ended before the query was answered",
             )));
         }
     }

@@ -1,10 +1,15 @@
 //! A volume as a device of reactors other than the engine reactor.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Request};
+use forebay_block::{
+    BlockDevice, Completion, DeviceInfo, ErrorKind, Extents, ExtentsFuture, Request, Result,
+};
+use forebay_io::answer::Answer;
 
-use crate::answer;
+use crate::answer::{self, ExtentsAnswer};
+use crate::local;
 use crate::shared::Shared;
 
 /// A volume as a device of another reactor.
@@ -26,4 +31,21 @@ impl BlockDevice for ForwardDevice {
     fn submit(&self, request: Request, done: Completion) {
         self.shared.forward(request, answer::remote_answer(done));
     }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        Box::pin(ask(&self.shared, range))
+    }
+}
+
+/// Asks the engine reactor of a volume for the allocation of `range`.
+async fn ask(shared: &Shared, range: Range<u64>) -> Result<Extents> {
+    if shared.inbox.is_closed() {
+        return Err(ErrorKind::ShuttingDown.into());
+    }
+    let answer = Answer::default();
+    let (id, given) = (shared.id, ExtentsAnswer::new(answer.clone()));
+    shared
+        .engine
+        .call(move || local::answer_extents(id, range, given));
+    answer.get().await
 }

@@ -25,6 +25,10 @@
 //! error, and the device still has the request. The range that it changes is in quarantine until it
 //! ends.
 //!
+//! **Allocation.** A query for extents is no request: it has no counters, and no limits. It is
+//! answered with data, which is always right, where the device fails or takes longer than the time
+//! of a request.
+//!
 //! **Buffers.** A request that crosses reactors carries its buffer. The device on the engine
 //! reactor holds it until the completion, even if the requesting reactor ends.
 

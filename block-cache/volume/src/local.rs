@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +11,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use forebay_block::{
-    BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Error, ErrorKind, Op, Request, Result,
+    BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Error, ErrorKind, Extents, ExtentsFuture,
+    Op, Request, Result,
 };
 use forebay_io::log_limiter::LogLimiter;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 
-use crate::answer::{Answer, RemoteRequest};
+use crate::answer::{Answer, ExtentsAnswer, RemoteRequest};
 use crate::deadline::{Deadlines, PendingRequest};
 use crate::limit::{LimitQueue, Limits};
 use crate::mailbox::Mailbox;
@@ -41,6 +43,14 @@ fn receive(remote: RemoteRequest) {
     match find(remote.volume) {
         Some(local) => local.submit(remote.request, Answer::Remote(remote.answer)),
         None => remote.answer.refuse(ErrorKind::ShuttingDown.into()),
+    }
+}
+
+/// Answers a query for extents of the volume with this number, on its engine reactor.
+pub(crate) fn answer_extents(id: u64, range: Range<u64>, answer: ExtentsAnswer) {
+    match find(id) {
+        Some(local) => rt::spawn(async move { answer.give(local.extents(range).await) }),
+        None => answer.give(Err(ErrorKind::ShuttingDown.into())),
     }
 }
 
@@ -240,6 +250,29 @@ impl Local {
             return Err(ErrorKind::ReadOnly.into());
         }
         self.info.borrow().check(request)
+    }
+
+    /// Returns the allocation of a range, from its start. Data is always right. So it is the answer
+    /// where a change that has timed out may still arrive, and where the device fails or is slow.
+    async fn extents(&self, range: Range<u64>) -> Result<Extents> {
+        let len = range.end.saturating_sub(range.start);
+        if self.draining.get() {
+            return Err(ErrorKind::ShuttingDown.into());
+        }
+        self.info
+            .borrow()
+            .check(&Request::discard(range.start, len))?;
+        if self.deadlines.refuses(range.start, len) {
+            return Ok(Extents::data(range));
+        }
+        let asked = self.device.extents(range.clone());
+        let found = match self.deadlines.limit() {
+            None => asked.await,
+            Some(limit) => {
+                (rt::at_most(limit, asked).await).unwrap_or_else(|| Err(ErrorKind::TimedOut.into()))
+            }
+        };
+        Ok(found.unwrap_or_else(|_| Extents::data(range)))
     }
 
     #[cold]
@@ -450,5 +483,9 @@ impl BlockDevice for LocalDevice {
 
     fn submit(&self, request: Request, done: Completion) {
         self.0.submit(request, Answer::Local(done));
+    }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        Box::pin(self.0.extents(range))
     }
 }

@@ -91,6 +91,11 @@ impl<T: Send + 'static> Mailbox<T> {
         std::mem::take(&mut queue.waiting)
     }
 
+    /// Returns whether the mailbox is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue<T>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

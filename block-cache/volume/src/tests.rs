@@ -1,3 +1,5 @@
+mod extents;
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;

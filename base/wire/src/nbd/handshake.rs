@@ -91,6 +91,8 @@ pub mod reply {
     pub const SERVER: u32 = 2;
     /// A property of an export.
     pub const INFO: u32 = 3;
+    /// A metadata context.
+    pub const META_CONTEXT: u32 = 4;
     /// Bit of every error.
     pub const ERROR: u32 = 1 << 31;
     /// Unknown option.

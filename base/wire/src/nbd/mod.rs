@@ -4,10 +4,11 @@
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>); each item names its
 //! section there. All integers are in network byte order.
 //!
-//! Not supported: oldstyle negotiation, extended headers, metadata contexts. A server answers those
-//! options with [`handshake::reply::ERR_UNSUP`], as the document asks. TLS starts with
+//! Not supported: oldstyle negotiation, extended headers. A server answers those options with
+//! [`handshake::reply::ERR_UNSUP`], as the document asks. TLS starts with
 //! [`handshake::option::STARTTLS`]; the protocol inside it is the same.
 
+pub mod context;
 pub mod errno;
 pub mod handshake;
 pub mod transmission;

@@ -66,6 +66,8 @@ pub mod chunk {
     pub const OFFSET_DATA: u16 = 1;
     /// Offset and length of zeroes.
     pub const OFFSET_HOLE: u16 = 2;
+    /// Status of blocks; see [`BlockStatus`](super::super::context::BlockStatus).
+    pub const BLOCK_STATUS: u16 = 5;
     /// Error number and message.
     pub const ERROR: u16 = (1 << 15) + 1;
     /// Error number, message and offset.

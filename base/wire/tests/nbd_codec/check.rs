@@ -1,6 +1,7 @@
 //! Properties of the NBD codec for every input. The seeded test in this folder and the fuzz target
 //! `nbd_codec` run it.
 
+use forebay_wire::nbd::context::{BlockStatus, Context, ContextRequest};
 use forebay_wire::nbd::handshake::{
     Greeting, Info, InfoRequest, OptionHeader, OptionReply, decode_client_flags, decode_name,
 };
@@ -39,6 +40,18 @@ pub(crate) fn any_input(data: &[u8]) -> usize {
     }
     if let Ok(value) = Info::decode(data) {
         same(&value.encode());
+    }
+    if let Ok(value) = ContextRequest::decode(data) {
+        assert_eq!(value.encode(), data, "a request has no spare bytes");
+        same(data);
+    }
+    if let Ok(value) = Context::decode(data) {
+        same(&value.encode());
+    }
+    if let Ok(value) = BlockStatus::decode(data) {
+        assert_eq!(value.encode(), data, "a status has no spare bytes");
+        assert!(value.descriptors.iter().all(|it| it.length > 0));
+        same(data);
     }
     if let Ok(name) = decode_name(data) {
         assert!(!name.contains('\0') && name.len() <= 4096);

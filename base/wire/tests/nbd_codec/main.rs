@@ -3,10 +3,21 @@
 
 mod check;
 
+use forebay_wire::nbd::context::{
+    BASE_ALLOCATION, BlockStatus, Context, ContextRequest, Descriptor, state,
+};
 use forebay_wire::nbd::handshake::{Greeting, Info, InfoRequest, OptionHeader, OptionReply};
 use forebay_wire::nbd::transmission::{Chunk, Request, SimpleReply};
 use forebay_wire::nbd::{handshake, transmission};
 use proptest::prelude::*;
+
+/// Returns a request for metadata contexts.
+fn contexts() -> ContextRequest {
+    ContextRequest {
+        name: "volume".to_owned(),
+        queries: vec!["base:".to_owned(), BASE_ALLOCATION.to_owned()],
+    }
+}
 
 /// A valid message to damage.
 fn seeds() -> Vec<Vec<u8>> {
@@ -58,6 +69,26 @@ fn seeds() -> Vec<Vec<u8>> {
         .to_vec(),
         Chunk::encode_data(1, 2, 3).to_vec(),
         Chunk::encode_error(1, 5).to_vec(),
+        contexts().encode(),
+        Context {
+            id: 1,
+            name: BASE_ALLOCATION.to_owned(),
+        }
+        .encode(),
+        BlockStatus {
+            context: 1,
+            descriptors: vec![
+                Descriptor {
+                    length: 4096,
+                    flags: 0,
+                },
+                Descriptor {
+                    length: 1 << 30,
+                    flags: state::HOLE | state::ZERO,
+                },
+            ],
+        }
+        .encode(),
         vec![0, 0, 0, 3],
     ]
 }
@@ -146,6 +177,30 @@ proptest! {
     }
 
     #[test]
+    fn requests_for_contexts_come_back(
+        name in "[^\0]{0,64}",
+        queries in proptest::collection::vec("[^\0]{0,32}", 0..8),
+    ) {
+        let request = ContextRequest { name: name.clone(), queries };
+        prop_assert_eq!(ContextRequest::decode(&request.encode()).unwrap(), request);
+        let context = Context { id: 7, name };
+        prop_assert_eq!(Context::decode(&context.encode()).unwrap(), context);
+    }
+
+    #[test]
+    fn states_come_back(
+        context: u32,
+        parts in proptest::collection::vec((1u32.., any::<u32>()), 1..20),
+    ) {
+        let descriptors: Vec<_> = parts
+            .into_iter()
+            .map(|(length, flags)| Descriptor { length, flags })
+            .collect();
+        let status = BlockStatus { context, descriptors };
+        prop_assert_eq!(BlockStatus::decode(&status.encode()).unwrap(), status);
+    }
+
+    #[test]
     fn properties_come_back(size_bytes: u64, flags: u16, name in "[^\0]{0,64}", sizes: [u32; 3]) {
         for info in [
             Info::Export { size_bytes, flags },
@@ -194,4 +249,14 @@ fn the_documents_numbers() {
     .encode();
     spare.push(0);
     assert!(InfoRequest::decode(&spare).is_err());
+    let mut spare = contexts().encode();
+    assert_eq!(spare[..10], *b"\0\0\0\x06volume");
+    assert_eq!(spare[10..23], *b"\0\0\0\x02\0\0\0\x05base:");
+    spare.push(0);
+    assert!(ContextRequest::decode(&spare).is_err());
+    // A count that is larger than the data.
+    assert!(ContextRequest::decode(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]).is_err());
+    for invalid in [&[0; 4][..], &[0; 12], &[1; 11], &[1; 16]] {
+        assert!(BlockStatus::decode(invalid).is_err(), "{invalid:?}");
+    }
 }

@@ -13,7 +13,9 @@ use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, errno};
 use crate::net::Receiver;
 use forebay_tls::Channel;
 
-use super::reply::{Outbox, Reply};
+use super::context::block_status;
+use super::handshake::Extensions;
+use super::reply::{Outbox, Payload, Reply};
 
 /// Maximum memory of the requests of one connection, bytes. At the limit the connection is not
 /// read.
@@ -30,7 +32,7 @@ const CACHE_BYTES: u32 = 1 << 20;
 pub(super) struct Connection<C> {
     channel: Rc<C>,
     device: Rc<dyn BlockDevice>,
-    structured: bool,
+    extensions: Extensions,
     budget: Semaphore,
     in_flight: Cell<u64>,
     idle: WaitList,
@@ -43,12 +45,12 @@ pub(super) async fn transmit<C: Channel>(
     channel: Rc<C>,
     mut receiver: Receiver<C>,
     device: Rc<dyn BlockDevice>,
-    structured: bool,
+    extensions: Extensions,
 ) -> Result<()> {
     let connection = Rc::new(Connection {
         channel,
         device,
-        structured,
+        extensions,
         budget: Semaphore::new(BUDGET_BYTES),
         in_flight: Cell::new(0),
         idle: WaitList::new(),
@@ -114,17 +116,17 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Executes a request. Returns the data of a read, or an error number.
-    async fn run(&self, request: &wire::Request, payload: Option<Buf>) -> Result<Option<Buf>, u32> {
+    /// Executes a request. Returns the payload of the answer, or an error number.
+    async fn run(&self, request: &wire::Request, payload: Option<Buf>) -> Result<Payload, u32> {
         self.check(request)?;
         let wire::Request { offset, .. } = *request;
         let len = u64::from(request.length);
         let fua = request.flags & flag::FUA != 0;
-        let mut data = None;
+        let mut answer = Payload::None;
         let block = match request.command {
             command::READ => {
                 let buf = Buf::scratch(request.length as usize);
-                data = Some(buf.clone());
+                answer = Payload::Data(buf.clone());
                 Request::read(offset, buf)
             }
             command::WRITE => Request::write(offset, payload.ok_or(EINVAL)?, fua),
@@ -133,7 +135,12 @@ impl<C: Channel> Connection<C> {
             command::WRITE_ZEROES => {
                 Request::write_zeroes(offset, len, fua, request.flags & flag::NO_HOLE == 0)
             }
-            _ => return self.cache(offset, len).await.map(|()| None),
+            command::BLOCK_STATUS => {
+                let one = request.flags & flag::REQ_ONE != 0;
+                let status = block_status(&*self.device, offset, len, one).await?;
+                return Ok(Payload::Status(Buf::copied(&status)));
+            }
+            _ => return self.cache(offset, len).await.map(|()| Payload::None),
         };
         let writes = !matches!(request.command, command::READ | command::FLUSH);
         let error_number = |error: Error| errno(error.kind(), writes);
@@ -141,14 +148,17 @@ impl<C: Channel> Connection<C> {
         if fua && request.command == command::TRIM {
             self.device.flush().await.map_err(error_number)?;
         }
-        Ok(data)
+        Ok(answer)
     }
 
     /// Checks a request against the protocol.
     fn check(&self, request: &wire::Request) -> Result<(), u32> {
         // FUA is allowed with every command.
         let (allowed, ranged) = match request.command {
-            command::READ if self.structured => (flag::FUA | flag::DF, true),
+            command::BLOCK_STATUS if self.extensions.allocation => {
+                (flag::FUA | flag::REQ_ONE, true)
+            }
+            command::READ if self.extensions.structured => (flag::FUA | flag::DF, true),
             command::READ | command::WRITE | command::TRIM | command::CACHE => (flag::FUA, true),
             command::WRITE_ZEROES => (flag::FUA | flag::NO_HOLE, true),
             command::FLUSH => (flag::FUA, false),
@@ -193,7 +203,8 @@ impl<C: Channel> Connection<C> {
             rt::yield_now().await;
         }
         let mut parts = self.parts.take();
-        while let Some(batch) = self.outbox.gather(self.structured, &mut parts) {
+        let structured = self.extensions.structured;
+        while let Some(batch) = self.outbox.gather(structured, &mut parts) {
             let sent = self.channel.send(&parts).await;
             parts.clear();
             if sent.is_err() {

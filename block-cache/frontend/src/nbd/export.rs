@@ -112,6 +112,16 @@ impl Exports {
     }
 }
 
+/// Returns the error for a name that no export has.
+pub(super) fn unknown(name: &str) -> Error {
+    // The name is untrusted: it is shortened, and control characters are removed.
+    let shown: String = name.chars().take(64).collect();
+    Error::new(
+        ErrorKind::NotFound,
+        format!("no export has the name {shown:?}"),
+    )
+}
+
 impl Export {
     /// Returns the transmission flags of the export.
     pub(super) fn flags(&self, device: &DeviceInfo, structured: bool) -> u16 {

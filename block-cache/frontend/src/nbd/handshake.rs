@@ -10,15 +10,25 @@ use forebay_wire::nbd::handshake::{
 use crate::net::Receiver;
 use forebay_tls::Channel;
 
-use super::export::{Export, Exports};
+use super::context;
+use super::export::{Export, Exports, unknown};
 
 /// Maximum length of option data, bytes: a name and many information types.
 const MAX_OPTION_BYTES: u32 = 8 << 10;
 
+/// Extensions that a connection uses.
+#[derive(Clone, Copy)]
+pub(super) struct Extensions {
+    /// Whether replies are structured.
+    pub(super) structured: bool,
+    /// Whether the client may ask for the allocation of blocks.
+    pub(super) allocation: bool,
+}
+
 /// Result of a handshake.
 pub(super) struct Session {
     pub(super) export: Export,
-    pub(super) structured: bool,
+    pub(super) extensions: Extensions,
 }
 
 /// Outcome of option haggling.
@@ -87,6 +97,7 @@ pub(super) async fn negotiate<C: Channel>(
     security: Security,
 ) -> Result<Outcome> {
     let mut structured = false;
+    let mut allocation_of = None;
     while let Some(header) = receiver.take::<16>().await? {
         let header = OptionHeader::decode(&header)?;
         if header.length > MAX_OPTION_BYTES {
@@ -148,6 +159,13 @@ pub(super) async fn negotiate<C: Channel>(
                     chosen = found;
                 }
             }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                let chosen = context::answer(header.option, &data, structured, exports, &mut out);
+                // A new choice replaces the former one, even if it fails.
+                if header.option == option::SET_META_CONTEXT {
+                    allocation_of = chosen;
+                }
+            }
             option::LIST if data.is_empty() => {
                 for export in exports.all() {
                     let server = encode_server(export.volume.name(), &export.description);
@@ -167,7 +185,13 @@ pub(super) async fn negotiate<C: Channel>(
         }
         send(channel, &out).await?;
         if let Some(export) = chosen {
-            return Ok(Outcome::Chosen(Session { export, structured }));
+            // The context of another export does not count.
+            let allocation = allocation_of.as_deref() == Some(export.volume.name());
+            let extensions = Extensions {
+                structured,
+                allocation,
+            };
+            return Ok(Outcome::Chosen(Session { export, extensions }));
         }
     }
     Ok(Outcome::Left)
@@ -199,15 +223,6 @@ fn describe(
     }
     OptionReply::append(out, asked, reply::ACK, &[]);
     Some(export)
-}
-
-fn unknown(name: &str) -> Error {
-    // The name is untrusted: it is shortened, and control characters are removed.
-    let shown: String = name.chars().take(64).collect();
-    Error::new(
-        ErrorKind::NotFound,
-        format!("no export has the name {shown:?}"),
-    )
 }
 
 async fn send(channel: &impl Channel, bytes: &[u8]) -> Result<()> {

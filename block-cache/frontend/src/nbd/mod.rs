@@ -12,6 +12,7 @@
 //! The reason is logged, at most one line in ten seconds, with a count of the rest.
 
 mod connection;
+mod context;
 mod export;
 mod handshake;
 mod reply;
@@ -157,7 +158,7 @@ async fn transmit<C: Channel>(
 ) -> Result<()> {
     let volume = session.export.volume;
     tracing::debug!(peer, volume = volume.name(), "an NBD client is connected");
-    let ended = connection::transmit(channel, receiver, volume.open(), session.structured).await;
+    let ended = connection::transmit(channel, receiver, volume.open(), session.extensions).await;
     tracing::debug!(
         peer,
         volume = volume.name(),

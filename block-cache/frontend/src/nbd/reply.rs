@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use forebay_block::Buf;
 use forebay_wire::nbd::transmission::{
-    CHUNK_BYTES, Chunk, DATA_CHUNK_BYTES, ERROR_CHUNK_BYTES, SIMPLE_REPLY_BYTES, SimpleReply,
+    CHUNK_BYTES, Chunk, DATA_CHUNK_BYTES, ERROR_CHUNK_BYTES, SIMPLE_REPLY_BYTES, SimpleReply, chunk,
 };
 
 /// Maximum bytes of a reply before its data.
@@ -20,12 +20,21 @@ const BATCH: usize = 128;
 /// until the last is copied.
 const BATCH_BYTES: usize = 256 << 10;
 
+/// Bytes after the header of a successful reply.
+pub(super) enum Payload {
+    None,
+    /// Data of a read.
+    Data(Buf),
+    /// Status of blocks.
+    Status(Buf),
+}
+
 pub(super) struct Reply {
     pub(super) cookie: u64,
     /// Offset of the request.
     pub(super) offset: u64,
-    /// Data of a read, or an error number.
-    pub(super) outcome: Result<Option<Buf>, u32>,
+    /// Payload, or an error number.
+    pub(super) outcome: Result<Payload, u32>,
     /// Cost of the request in the connection's budget, bytes.
     pub(super) cost: u64,
 }
@@ -33,8 +42,8 @@ pub(super) struct Reply {
 impl Reply {
     fn data_bytes(&self) -> usize {
         match &self.outcome {
-            Ok(Some(data)) => data.len(),
-            _ => 0,
+            Ok(Payload::Data(data) | Payload::Status(data)) => data.len(),
+            Ok(Payload::None) | Err(_) => 0,
         }
     }
 }
@@ -95,7 +104,7 @@ impl Outbox {
             batch.replies += 1;
             batch.cost += reply.cost;
             to += self.put_header(to, &reply, structured);
-            if let Ok(Some(data)) = reply.outcome {
+            if let Ok(Payload::Data(data) | Payload::Status(data)) = reply.outcome {
                 parts.push(self.headers.slice(from..to));
                 parts.push(data);
                 from = to;
@@ -110,15 +119,25 @@ impl Outbox {
     /// Writes the bytes before the data. Returns their length.
     fn put_header(&self, at: usize, reply: &Reply, structured: bool) -> usize {
         let cookie = reply.cookie;
+        let length = u32::try_from(reply.data_bytes()).expect("a payload of at most 32 MiB");
         let simple = |error| SimpleReply { error, cookie }.encode();
         match &reply.outcome {
             Err(error) if structured => self.put(at, &Chunk::encode_error(cookie, *error)),
             Err(error) => self.put(at, &simple(*error)),
-            Ok(Some(data)) if structured => {
-                let length = u32::try_from(data.len()).expect("a payload of at most 32 MiB");
+            Ok(Payload::Data(_)) if structured => {
                 self.put(at, &Chunk::encode_data(cookie, reply.offset, length))
             }
-            Ok(_) => self.put(at, &simple(0)),
+            // Only connections with structured replies have this.
+            Ok(Payload::Status(_)) => {
+                let header = Chunk {
+                    flags: chunk::FLAG_DONE,
+                    kind: chunk::BLOCK_STATUS,
+                    cookie,
+                    length,
+                };
+                self.put(at, &header.encode())
+            }
+            Ok(Payload::Data(_) | Payload::None) => self.put(at, &simple(0)),
         }
     }
 
