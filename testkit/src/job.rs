@@ -26,8 +26,12 @@ impl<S: Stack> Machine<S> {
         }
     }
 
-    /// Cuts a job off before and after each of its I/Os, and tries every outcome that `depth` asks
-    /// for. `then` gets the machine of each outcome. Returns the number of outcomes.
+    /// Cuts a job off before and after each of its writes and flushes, and tries every outcome that
+    /// `depth` asks for. `then` gets the machine of each outcome. Returns the number of outcomes.
+    ///
+    /// A crash before the first of them is none of the job's: the machine may not survive it without
+    /// the job either. For example, one copy of a superblock has rotted, and the power takes the
+    /// other one, which a killed process left in the device's cache.
     ///
     /// # Errors
     /// Returns the first error of `then` or of the job, with the point of the cut.
@@ -44,6 +48,9 @@ impl<S: Stack> Machine<S> {
         let mut outcomes = 0;
         for nth in (1..).step_by(depth.stride.max(1) as usize) {
             for stop in [Stop::BeforeIo(nth), Stop::AfterIo(nth)] {
+                if stop == Stop::BeforeIo(1) {
+                    continue;
+                }
                 let cut = self.fork();
                 cut.world.set_stop(Some(stop));
                 match cut.world.run(seed, job(cut.process())) {
