@@ -134,6 +134,10 @@ pub enum Fault {
     KeepUnlisted,
     /// Rule 9: a flush past a failed cache does not raise the epoch.
     FlushUnannounced,
+    /// Allocation: calls dirty data a hole if the backing device has one there.
+    HoleOverDirty,
+    /// Allocation: calls clean copies a hole of a backing device that may forget what it shows.
+    HoleOverCopy,
 }
 
 #[cfg(any(test, feature = "plant"))]

@@ -14,6 +14,7 @@
 //! | `request` | a volume as a device: requests are split at regions; the hit path |
 //! | `mode` | the table of modes: what a read and a write do |
 //! | `read`, `write`, `bypass` | the data path behind the table |
+//! | `extents` | allocation of a volume: the backing device's, with dirty data as data |
 //! | `map` | cached blocks, free slots and the marks of regions, as the log has them |
 //! | `lock` | locks of granules |
 //! | `slots`, `checksum` | reads and writes of slots, verified |
@@ -56,6 +57,7 @@ mod degraded;
 mod devices;
 mod engine;
 mod evict;
+mod extents;
 pub mod failpoints;
 mod format;
 mod foundation;

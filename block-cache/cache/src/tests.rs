@@ -19,6 +19,7 @@ mod cut_metadata;
 mod damage;
 mod degraded;
 mod discard;
+mod extents;
 mod failed_flush;
 mod failures;
 mod flushes;

@@ -36,7 +36,7 @@ impl Map {
         let mut slots = Vec::new();
         let (mut at, end) = (windows.start * regions, windows.end * regions);
         while at < end {
-            let (region, is_cached) = self.next_cached(volume, at..end, u32::MAX);
+            let (region, is_cached) = self.next_cached(volume, at..end, &mut { u32::MAX });
             if !is_cached {
                 break;
             }

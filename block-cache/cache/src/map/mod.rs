@@ -217,22 +217,27 @@ impl Map {
     }
 
     /// Looks for the first of these regions that has a block: the region, and whether it has one.
-    /// Without one, all before it have none: after so many looks, others have their turn.
-    pub(crate) fn next_cached(&self, volume: u16, regions: Range<u64>, looks: u32) -> (u64, bool) {
-        let (mut at, mut looks) = (regions.start, looks);
+    /// Without one, all before it have none: when no looks are left, others have their turn.
+    pub(crate) fn next_cached(
+        &self,
+        volume: u16,
+        regions: Range<u64>,
+        looks: &mut u32,
+    ) -> (u64, bool) {
+        let mut at = regions.start;
         if self.share(volume).blocks == 0 {
             return (regions.end, false);
         }
-        while at < regions.end && looks > 0 {
-            at = self.presence.skip(volume, at, regions.end, &mut looks);
-            if at == regions.end || looks == 0 {
+        while at < regions.end && *looks > 0 {
+            at = self.presence.skip(volume, at, regions.end, looks);
+            if at == regions.end || *looks == 0 {
                 break;
             }
             if self.table.find(volume, at).next().is_some() {
                 return (at, true);
             }
             at += 1;
-            looks -= 1;
+            *looks -= 1;
         }
         (at, false)
     }

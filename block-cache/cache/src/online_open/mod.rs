@@ -17,10 +17,14 @@ mod log_index;
 mod map;
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::future::ready;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Op, Request, Result};
+use forebay_block::{
+    BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Extents, ExtentsFuture, Op, Request,
+    Result,
+};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_metadata::superblock::{DirtyZones, Superblock};
@@ -251,6 +255,14 @@ impl BlockDevice for OpeningVolume {
                     self.reads.waiting.borrow_mut().push((request, done));
                 }
             }
+        }
+    }
+
+    /// Before the cache is there, everything may be dirty.
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        match self.reads.opened.get() {
+            Some(Ok(opened)) => opened.extents(range),
+            _ => Box::pin(ready(Ok(Extents::data(range)))),
         }
     }
 }

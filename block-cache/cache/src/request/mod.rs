@@ -5,11 +5,14 @@ mod hit_path;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Buf, Completion, DeviceInfo, ErrorKind, Op, Request, Result};
+use forebay_block::{
+    BlockDevice, Buf, Completion, DeviceInfo, ErrorKind, ExtentsFuture, Op, Request, Result,
+};
 use forebay_io::rt;
 use forebay_policy::Route;
 
 use crate::engine::Engine;
+use crate::extents::extents;
 use crate::geometry::{Extent, Geometry};
 use crate::job::Job;
 use crate::parallel;
@@ -55,6 +58,10 @@ impl BlockDevice for CachedVolume {
             volume.leave();
             done.complete(result);
         });
+    }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        Box::pin(extents(&self.engine, &self.volume, range))
     }
 }
 

@@ -93,7 +93,9 @@ async fn cached_regions(
         return cached;
     }
     while at < end && cached.len() < most {
-        let (region, is_cached) = engine.map.borrow().next_cached(volume.id, at..end, LOOKS);
+        let mut looks = LOOKS;
+        let next = (engine.map.borrow()).next_cached(volume.id, at..end, &mut looks);
+        let (region, is_cached) = next;
         if is_cached {
             cached.push(region);
         }

@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 
 use forebay_block::{
-    BlockDevice, Completion, Context as _, DeviceInfo, Error, ErrorKind, Op, Request, Result,
+    BlockDevice, Completion, Context as _, DeviceInfo, Error, ErrorKind, ExtentsFuture, Op,
+    Request, Result,
 };
 use forebay_io::log_limiter::LogLimiter;
 use forebay_io::rt;
@@ -88,6 +89,10 @@ impl LoggedDevice {
 impl BlockDevice for LoggedDevice {
     fn info(&self) -> DeviceInfo {
         self.inner.info()
+    }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        self.inner.extents(range)
     }
 
     fn submit(&self, request: Request, done: Completion) {
