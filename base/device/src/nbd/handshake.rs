@@ -7,6 +7,7 @@ use std::time::Duration;
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::net::{Deadline, Stream};
 use forebay_tls::{Channel, ClientTls, Secure};
+use forebay_wire::nbd::context::{BASE_ALLOCATION, Context, ContextRequest};
 use forebay_wire::nbd::handshake::{
     GREETING_BYTES, Greeting, Info, InfoRequest, OPTION_REPLY_BYTES, OptionHeader, OptionReply,
     export, flags, info, option, reply,
@@ -44,6 +45,8 @@ pub(super) struct Offer {
     pub(super) blocks: BlockSizes,
     /// Whether replies are structured.
     pub(super) structured: bool,
+    /// Identifier of `base:allocation`, if the server has that.
+    pub(super) allocation: Option<u32>,
 }
 
 impl Offer {
@@ -171,6 +174,10 @@ async fn negotiate(stream: &Line, name: &str) -> Result<Offer> {
     // A server that does not know the option answers with an error.
     let answer = next_reply(stream, option::STRUCTURED_REPLY).await?;
     let structured = answer.kind == reply::ACK;
+    let allocation = match structured {
+        true => select_allocation(stream, name).await?,
+        false => None,
+    };
     let request = InfoRequest {
         name: name.to_owned(),
         wanted: vec![info::BLOCK_SIZE],
@@ -198,7 +205,33 @@ async fn negotiate(stream: &Line, name: &str) -> Result<Offer> {
         flags: flags & USED,
         blocks,
         structured,
+        allocation,
     })
+}
+
+/// Selects the context `base:allocation`. Returns its identifier, or `None` without it.
+async fn select_allocation(stream: &impl Channel, name: &str) -> Result<Option<u32>> {
+    let wanted = ContextRequest {
+        name: name.to_owned(),
+        queries: vec![BASE_ALLOCATION.to_owned()],
+    };
+    let asks = encode_option(option::SET_META_CONTEXT, &wanted.encode());
+    stream.send(&[Buf::copied(&asks)]).await?;
+    let mut found = None;
+    loop {
+        let answer = next_reply(stream, option::SET_META_CONTEXT).await?;
+        match answer.kind {
+            reply::META_CONTEXT => {
+                let context = Context::decode(&answer.data)?;
+                if context.name == BASE_ALLOCATION {
+                    found = Some(context.id);
+                }
+            }
+            reply::ACK => return Ok(found),
+            // GO reports what is wrong with the export.
+            _ => return Ok(None),
+        }
+    }
 }
 
 /// Encodes an option with its data.

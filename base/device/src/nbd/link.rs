@@ -5,15 +5,16 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Buf, Error, Op, Request};
+use forebay_block::{Buf, Error, Op};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_tls::Channel as _;
 use forebay_wire::nbd::transmission::{self as wire, command, flag};
 
 use super::Shared;
+use super::handshake::Offer;
 use super::line::Line;
-use crate::remote::slots::Slots;
+use crate::remote::slots::{Pending, Slots};
 
 /// Maximum number of requests in one send.
 const BATCH: usize = 64;
@@ -44,6 +45,8 @@ pub(super) struct Link {
     count: usize,
     /// Whether the server sends structured replies.
     pub(super) structured: bool,
+    /// Identifier of `base:allocation`, if the server answers queries for extents.
+    pub(super) allocation: Option<u32>,
     outbox: RefCell<VecDeque<u16>>,
     sending: Cell<bool>,
     pub(super) receiving: Cell<bool>,
@@ -52,7 +55,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(
         line: Rc<Line>,
-        structured: bool,
+        offer: &Offer,
         group: &Rc<Group>,
         number: usize,
         count: usize,
@@ -62,7 +65,8 @@ impl Link {
             group: Rc::clone(group),
             number,
             count,
-            structured,
+            structured: offer.structured,
+            allocation: offer.allocation,
             outbox: RefCell::new(VecDeque::with_capacity(super::DEPTH.into())),
             sending: Cell::new(false),
             receiving: Cell::new(true),
@@ -147,7 +151,7 @@ impl Link {
             let Some(pending) = slots.get(cid) else {
                 continue;
             };
-            headers.copy_from(to, &header(cid, &pending.request).encode());
+            headers.copy_from(to, &header(cid, pending).encode());
             to += wire::REQUEST_BYTES;
             if let (Op::Write { .. }, Some(payload)) = (pending.request.op, pending.buf()) {
                 parts.push(headers.slice(from..to));
@@ -162,9 +166,11 @@ impl Link {
 }
 
 /// Returns the header of a request.
-fn header(cid: u16, request: &Request) -> wire::Request {
+fn header(cid: u16, pending: &Pending) -> wire::Request {
+    let request = &pending.request;
     let fua = |fua: bool| if fua { flag::FUA } else { 0 };
     let (command, flags) = match request.op {
+        Op::Read if pending.extents.is_some() => (command::BLOCK_STATUS, 0),
         Op::Read => (command::READ, 0),
         Op::Write { fua: set } => (command::WRITE, fua(set)),
         Op::Flush => (command::FLUSH, 0),

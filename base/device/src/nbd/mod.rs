@@ -25,6 +25,9 @@
 //!   written to. One that has grown has its new size from then on. The protocol has no identifier
 //!   of an export, so that another one of the same properties is not noticed.
 //!
+//! **Extents**: the server answers in the context `base:allocation`, if it has that. Otherwise
+//! everything is data.
+//!
 //! The device does not touch the memory of a request after its answer. It gives no answer and sends
 //! nothing again before the tasks of the lost connections have ended.
 
@@ -33,17 +36,19 @@ mod line;
 mod link;
 mod receive;
 mod reconnect;
+mod status;
 #[cfg(test)]
 mod tests;
 mod uri;
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{
-    Basis, BlockDevice, BlockDeviceExt as _, Completion, Context as _, DeviceInfo, Identity,
-    Request, Result,
+    Basis, BlockDevice, BlockDeviceExt as _, Completion, Context as _, DeviceInfo, ErrorKind,
+    Extents, ExtentsFuture, Identity, Request, Result, completion_pair,
 };
 use forebay_io::rt;
 use forebay_tls::ClientTls;
@@ -51,7 +56,7 @@ use forebay_wire::nbd::MAX_PAYLOAD_BYTES;
 use forebay_wire::nbd::handshake::export;
 
 use crate::remote::limits::{LONGEST_BYTES, RequestLimits};
-use crate::remote::slots::Slots;
+use crate::remote::slots::{Pending, Slots};
 use crate::remote::{Rules, Session};
 use crate::uri_parts::hash;
 use handshake::Offer;
@@ -306,6 +311,10 @@ impl BlockDevice for NbdDevice {
             self.shared.submit(request, done);
         }
     }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        Box::pin(self.shared.extents(range))
+    }
 }
 
 impl std::fmt::Debug for NbdDevice {
@@ -323,6 +332,25 @@ impl Shared {
         self.pump();
     }
 
+    /// Returns the allocation of `range` by the server. Everything is data if the server does not
+    /// say, and while it is away. A query is sent like a read: behind changes that are sent again,
+    /// and once more after a loss.
+    async fn extents(self: &Rc<Self>, range: Range<u64>) -> Result<Extents> {
+        let answers = |link: &Rc<Link>| link.allocation.is_some();
+        if !self.links.borrow().first().is_some_and(answers) {
+            return Ok(Extents::data(range));
+        }
+        let asked = range.start..range.end.min(range.start + LONGEST_BYTES);
+        let found = status::Answer::default();
+        let (done, answered) = completion_pair();
+        let query = Pending::query(&asked, Rc::clone(&found), done);
+        self.session.queue(query, true);
+        self.pump();
+        answered.await?;
+        let found = found.take().expect("a query succeeds with an answer");
+        Ok(found.in_blocks(self.offer.blocks.minimum_bytes.into()))
+    }
+
     /// Sends queued requests while slots are free.
     fn pump(self: &Rc<Self>) {
         let links = self.links.borrow();
@@ -335,6 +363,15 @@ impl Shared {
             let Some(cid) = seated else { break };
             // The slot decides, so that an answer on another connection is recognised.
             links[Slots::place_number(cid) % links.len()].send(self, cid);
+        }
+    }
+
+    /// Ends the queued queries for extents, which the server does not answer any more.
+    fn refuse_queries(&self) {
+        let is_query = |pending: &Pending| pending.extents.is_some();
+        let queries = self.session.slots.borrow_mut().take_waiting(is_query);
+        for query in queries {
+            query.done.complete(Err(ErrorKind::Unsupported.into()));
         }
     }
 

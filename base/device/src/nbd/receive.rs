@@ -3,15 +3,16 @@
 use std::rc::Rc;
 
 use forebay_block::{Buf, Error, ErrorKind, Op, Result};
+use forebay_wire::nbd::context::BlockStatus;
 use forebay_wire::nbd::errno::ESHUTDOWN;
 use forebay_wire::nbd::error_kind;
 use forebay_wire::nbd::transmission::{
     CHUNK_BYTES, CHUNK_MAGIC, Chunk, SIMPLE_REPLY_BYTES, SimpleReply, chunk,
 };
 
-use super::Shared;
 use super::line::Line;
 use super::link::Link;
+use super::{Shared, status};
 use crate::receiver::Receiver;
 
 /// Bit of the chunk types that are errors.
@@ -93,6 +94,12 @@ async fn structured(
             let len = u32::from_be_bytes(receiver.take().await?);
             room(shared, cid, at, len)?.fill(0);
         }
+        (chunk::BLOCK_STATUS, 12..) => {
+            let found = status::receive(receiver, header.length).await?;
+            let found = found.filter(|it| Some(it.context) == link.allocation);
+            let found = found.ok_or_else(|| broken("it sends an invalid block status"))?;
+            keep(shared, cid, &found)?;
+        }
         (kind, ERROR_BYTES..=MAX_ERROR_BYTES) if kind & ERROR_BIT != 0 => {
             let number = u32::from_be_bytes(receiver.take().await?);
             let rest = Buf::scratch((header.length - 4) as usize);
@@ -139,6 +146,18 @@ fn room(shared: &Shared, cid: u16, at: u64, len: u32) -> Result<Buf> {
     part.ok_or_else(|| broken("it sends data that was not requested"))
 }
 
+/// Keeps the answer to a query for extents.
+fn keep(shared: &Shared, cid: u16, found: &BlockStatus) -> Result<()> {
+    let mut slots = shared.session.slots.borrow_mut();
+    let pending = slots.get(cid).expect("it was looked up");
+    let range = pending.request.offset..pending.request.offset + pending.request.len;
+    let place = pending.extents.as_ref();
+    let place = place.filter(|place| place.borrow().is_none());
+    let place = place.ok_or_else(|| broken("it sends a block status that was not requested"))?;
+    place.replace(Some(status::extents(found, &range)));
+    Ok(())
+}
+
 /// Completes a request. `errno` is the number of a simple reply.
 fn answered(shared: &Rc<Shared>, cid: u16, errno: u32) -> Result<()> {
     let (pending, errno) = {
@@ -152,8 +171,12 @@ fn answered(shared: &Rc<Shared>, cid: u16, errno: u32) -> Result<()> {
             // The request is sent again to the server's successor.
             return Err(Error::new(ErrorKind::Disconnected, "the server shuts down"));
         }
-        let is_read = pending.request.op == Op::Read;
-        if errno == 0 && is_read && u64::from(pending.moved) != pending.request.len {
+        let is_whole = match &pending.extents {
+            Some(found) => found.borrow().is_some(),
+            None if pending.request.op != Op::Read => true,
+            None => u64::from(pending.moved) == pending.request.len,
+        };
+        if errno == 0 && !is_whole {
             return Err(broken("a read succeeds before its data was sent"));
         }
         (slots.take(cid).expect("it was there"), errno)

@@ -105,16 +105,19 @@ fn another(shared: &Shared, difference: &str) -> Error {
 async fn run(shared: &Rc<Shared>, connections: Connections) -> Error {
     let group = Rc::new(Group::default());
     let count = connections.lines.len();
-    let structured = connections.offer.structured;
+    let offer = connections.offer;
     let mut links = Vec::with_capacity(count);
     for (number, line) in connections.lines.into_iter().enumerate() {
         let receiver = Receiver::new(Rc::clone(&line));
-        let link = Rc::new(Link::new(line, structured, &group, number, count));
+        let link = Rc::new(Link::new(line, &offer, &group, number, count));
         rt::spawn(receive(Rc::clone(shared), Rc::clone(&link), receiver));
         links.push(link);
     }
     shared.links.borrow_mut().clone_from(&links);
     shared.session.begin();
+    if offer.allocation.is_none() {
+        shared.refuse_queries();
+    }
     shared.pump();
     let why = watch(shared, &group).await;
     shared.links.borrow_mut().clear();

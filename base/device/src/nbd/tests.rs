@@ -1,5 +1,6 @@
 //! Tests with a scripted server, on a virtual clock.
 
+mod extents;
 mod replies;
 mod resend;
 mod secure;

@@ -113,7 +113,12 @@ impl Session {
     /// Queues a request, or completes it at once if the peer is away for long. The caller sends
     /// queued requests.
     pub(crate) fn submit(&self, request: Request, done: Completion, connected: bool) {
-        let pending = Pending::new(request, done, self.unflushed.borrow().number());
+        let number = self.unflushed.borrow().number();
+        self.queue(Pending::new(request, done, number), connected);
+    }
+
+    /// Like [`Session::submit`], with a request that was made already.
+    pub(crate) fn queue(&self, pending: Pending, connected: bool) {
         let refused = match (connected, &*self.away.borrow()) {
             (false, Some(why)) => Some(why.clone()),
             _ => None,

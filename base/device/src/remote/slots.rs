@@ -5,11 +5,13 @@
 //! change, its range is in *quarantine*: other changes of the range stay in the queue for a time.
 //! The change itself may be sent a second time, since both copies have the same data.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Buf, Completion, Op, Request, completion_pair};
+use forebay_block::{Buf, Completion, Extents, Op, Request, completion_pair};
 
 use super::fault::{self, Fault};
 
@@ -45,6 +47,8 @@ pub(crate) struct Pending {
     pub(crate) losses: u8,
     /// First error number that the peer answered while more of the answer is to come; 0 for none.
     pub(crate) errno: u32,
+    /// Place for the extents of the range, if they are asked for in place of its data.
+    pub(crate) extents: Option<Rc<RefCell<Option<Extents>>>>,
     /// Number of the request among all of the device, from one; zero for a change that is sent
     /// again.
     number: u64,
@@ -64,7 +68,26 @@ impl Pending {
             damaged: 0,
             losses: 0,
             errno: 0,
+            extents: None,
             number: 0,
+        }
+    }
+
+    /// Creates a query for the extents of `range`, which changes nothing, as a read.
+    pub(crate) fn query(
+        range: &Range<u64>,
+        extents: Rc<RefCell<Option<Extents>>>,
+        done: Completion,
+    ) -> Self {
+        let request = Request {
+            op: Op::Read,
+            offset: range.start,
+            len: range.end - range.start,
+            buf: None,
+        };
+        Self {
+            extents: Some(extents),
+            ..Self::new(request, done, 0)
         }
     }
 
@@ -98,6 +121,7 @@ impl Pending {
     /// Describes the request in an error.
     pub(crate) fn in_words(&self) -> String {
         let op = match self.request.op {
+            Op::Read if self.extents.is_some() => "a query for the extents",
             Op::Read => "a read",
             Op::Write { .. } => "a write",
             Op::Flush => "a flush",
@@ -194,6 +218,9 @@ impl Slots {
         let index = self.free.pop()?;
         let mut pending = queue.remove(first)?;
         (pending.errno, pending.sent_at, pending.moved) = (0, Some(now), 0);
+        if let Some(extents) = &pending.extents {
+            extents.take();
+        }
         let place = &mut self.places[usize::from(index)];
         place.turn = place.turn.wrapping_add(1);
         place.pending = Some(pending);

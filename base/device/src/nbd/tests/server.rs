@@ -9,6 +9,7 @@ use forebay_block::Buf;
 use forebay_io::net::{Address, Listener, Stream};
 use forebay_io::{Engine, Reactor, rt};
 use forebay_tls::{Channel, Secure, Tls};
+use forebay_wire::nbd::context::{BASE_ALLOCATION, BlockStatus, Context, Descriptor};
 use forebay_wire::nbd::handshake::{
     Greeting, Info, InfoRequest, OPTION_HEADER_BYTES, OptionHeader, OptionReply, export, flags,
     option, reply,
@@ -25,6 +26,9 @@ const OFFERED: u16 = export::HAS_FLAGS
     | export::SEND_WRITE_ZEROES;
 /// Maximum payload, bytes.
 pub(super) const MAX_BYTES: u32 = 64 << 10;
+
+/// Identifier of the context `base:allocation`.
+pub(super) const CONTEXT: u32 = 7;
 
 /// Answer of the server to a request.
 pub(super) enum Act {
@@ -55,6 +59,8 @@ pub(super) struct Offer {
     pub(super) flags: Cell<u16>,
     pub(super) preferred: Cell<u32>,
     pub(super) structured: Cell<bool>,
+    /// Whether the server answers queries for extents, with structured replies.
+    pub(super) allocation: Cell<bool>,
     /// Whether all connections are refused.
     pub(super) absent: Cell<bool>,
     /// TLS, which all clients must use then.
@@ -106,6 +112,7 @@ impl Server {
                 flags: Cell::new(OFFERED),
                 preferred: Cell::new(4096),
                 structured: Cell::new(false),
+                allocation: Cell::new(true),
                 absent: Cell::new(false),
                 tls: RefCell::default(),
             }),
@@ -178,6 +185,7 @@ impl Shared {
         let mut data = self.data.borrow_mut();
         match request.command {
             command::READ => return data[range].to_vec(),
+            command::BLOCK_STATUS => return status(&data[range]),
             command::WRITE => data[range.clone()].copy_from_slice(payload),
             command::FLUSH => self.durable.borrow_mut().clone_from(&data),
             _ => data[range.clone()].fill(0),
@@ -283,6 +291,14 @@ async fn negotiate(channel: &impl Channel, offer: &Offer, is_secure: bool) -> Op
                 structured = true;
                 say(reply::ACK, &[]);
             }
+            option::SET_META_CONTEXT if structured && offer.allocation.get() => {
+                let context = Context {
+                    id: CONTEXT,
+                    name: BASE_ALLOCATION.to_owned(),
+                };
+                say(reply::META_CONTEXT, &context.encode());
+                say(reply::ACK, &[]);
+            }
             option::GO => {
                 assert_eq!(InfoRequest::decode(&data).expect("GO").name, "db");
                 let (size_bytes, flags) = (offer.size_bytes.get(), offer.flags.get());
@@ -372,6 +388,23 @@ async fn transmit<C: Channel>(
     send(&**stream, &encode(&request, structured, error, &data)).await
 }
 
+/// Encodes the status of blocks. Those that are zeroes are holes.
+fn status(data: &[u8]) -> Vec<u8> {
+    let blocks = data.chunks(512).map(|block| Descriptor {
+        length: u32::try_from(block.len()).expect("short"),
+        flags: if block.iter().all(|&byte| byte == 0) {
+            3
+        } else {
+            0
+        },
+    });
+    let status = BlockStatus {
+        context: CONTEXT,
+        descriptors: blocks.collect(),
+    };
+    status.encode()
+}
+
 /// Encodes the reply to a request.
 fn encode(request: &Request, structured: bool, error: u32, data: &[u8]) -> Vec<u8> {
     if structured {
@@ -388,6 +421,9 @@ fn chunks(request: &Request, error: u32, data: &[u8]) -> Vec<u8> {
     let cookie = request.cookie;
     if error != 0 {
         return Chunk::encode_error(cookie, error).to_vec();
+    }
+    if request.command == command::BLOCK_STATUS {
+        return encode_chunk(cookie, chunk::FLAG_DONE, chunk::BLOCK_STATUS, data);
     }
     let mut out = Vec::new();
     let (one, two) = data.split_at(data.len() / 2);
