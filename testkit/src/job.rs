@@ -29,8 +29,8 @@ impl<S: Stack> Machine<S> {
     /// Cuts a job off before and after each of its writes and flushes, and tries every outcome that
     /// `depth` asks for. `then` gets the machine of each outcome. Returns the number of outcomes.
     ///
-    /// A crash before the first of them is none of the job's: the machine may not survive it without
-    /// the job either. For example, one copy of a superblock has rotted, and the power takes the
+    /// No crash comes before the first of them: the machine may not survive it, with or without the
+    /// job. For example, one copy of a superblock has rotted, and the power takes the
     /// other one, which a killed process left in the device's cache.
     ///
     /// # Errors
