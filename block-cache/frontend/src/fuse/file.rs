@@ -3,9 +3,20 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, ErrorKind, Request, Result};
+use forebay_block::{Allocation, BlockDevice, BlockDeviceExt, Buf, ErrorKind, Request, Result};
+use forebay_io::rt;
 
 use super::ranges::{Hold, Ranges};
+
+/// Maximum number of answers of the device for one seek. No program may write meanwhile.
+const SEEK_ANSWERS: u32 = 64;
+
+/// Aim of a seek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seek {
+    Data,
+    Hole,
+}
 
 /// The bytes of a device, read and written at any offset.
 pub(super) struct ByteFile {
@@ -106,6 +117,35 @@ impl ByteFile {
             self.device.start(request).await?;
         }
         Ok(())
+    }
+
+    /// Returns the first byte from `offset` on that is data, or in a hole. The end of the file is a
+    /// hole. Returns `None` past the end, and if no data follows. After many answers without a
+    /// result, data begins here, and the next hole is the end: that is always right.
+    pub(super) async fn seek(&self, offset: u64, aim: Seek) -> Result<Option<u64>> {
+        let size_bytes = self.device.info().size_bytes;
+        if offset >= size_bytes {
+            return Ok(None);
+        }
+        let mut at = offset - offset % self.block;
+        for _ in 0..SEEK_ANSWERS {
+            let found = self.device.extents(at..size_bytes).await?;
+            let wanted = found
+                .iter()
+                .find(|extent| (extent.allocation == Allocation::Data) == (aim == Seek::Data));
+            if let Some(extent) = wanted {
+                return Ok(Some(extent.bytes.start.max(offset)));
+            }
+            at = found.end().unwrap_or(size_bytes);
+            if at >= size_bytes {
+                return Ok((aim == Seek::Hole).then_some(size_bytes));
+            }
+            rt::next_turn().await;
+        }
+        Ok(Some(match aim {
+            Seek::Data => at,
+            Seek::Hole => size_bytes,
+        }))
     }
 
     /// Makes everything acknowledged so far durable.

@@ -18,10 +18,10 @@ use forebay_volume::VolumeHandle;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-use super::file::ByteFile;
+use super::file::{ByteFile, Seek};
 use super::gate::{Gate, Pass};
 
 const FILE: INodeNo = INodeNo(2);
@@ -282,6 +282,34 @@ impl Filesystem for VolumeFilesystem {
         self.run(0, move |file| async move {
             match file.write_zeroes(offset, length, unmap).await {
                 Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    /// Answers `SEEK_DATA` and `SEEK_HOLE`. The kernel answers the other kinds.
+    fn lseek(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let aim = match whence {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
+        self.run(0, move |file| async move {
+            match file.seek(offset, aim).await {
+                // A volume has at most 2^63 bytes.
+                Ok(Some(at)) => reply.offset(at.cast_signed()),
+                Ok(None) => reply.error(Errno::ENXIO),
                 Err(error) => reply.error(errno(&error)),
             }
         });

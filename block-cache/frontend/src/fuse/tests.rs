@@ -91,6 +91,34 @@ fn ordinary_programs_read_and_write_it() {
 }
 
 #[test]
+fn programs_find_its_holes() {
+    if !can_mount() {
+        return;
+    }
+    const SIZE: u64 = 64 << 20;
+    let dir = TempDir::new("holes");
+    let served = serve("db", false, || MemDevice::new("m", SIZE));
+    let mount = mount(served.handle.clone(), &dir.0).expect("mounted");
+    let file = open(mount.file(), 0);
+    file.write_all_at(&[7; 4096], 20 << 20).expect("written");
+    let seek = |at: i64, whence: i32| {
+        // SAFETY: the descriptor is open.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), at, whence) };
+        u64::try_from(found).map_err(|_| std::io::Error::last_os_error().raw_os_error())
+    };
+    let (data, hole) = (libc::SEEK_DATA, libc::SEEK_HOLE);
+    assert_eq!(seek(0, data), Ok(20 << 20));
+    assert_eq!(seek(0, hole), Ok(0));
+    assert_eq!(seek((20 << 20) + 5, data), Ok((20 << 20) + 5));
+    assert_eq!(seek(20 << 20, hole), Ok(22 << 20));
+    assert_eq!(seek(22 << 20, data), Err(Some(libc::ENXIO)));
+    assert_eq!(seek(SIZE.cast_signed(), hole), Err(Some(libc::ENXIO)));
+    assert_eq!(served.handle.stats().read.bytes, 0);
+    drop(file);
+    assert!(mount.unmount().expect("unmounted"));
+}
+
+#[test]
 fn syncs_and_holes_reach_the_device() {
     if !can_mount() {
         return;

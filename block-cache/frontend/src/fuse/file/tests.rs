@@ -1,4 +1,7 @@
+use std::ops::Range;
+
 use super::*;
+use forebay_block::{Completion, DeviceInfo, Extents, ExtentsFuture};
 use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::mem::MemDevice;
 use forebay_io::rt;
@@ -148,4 +151,75 @@ fn a_partial_write_never_reverts_a_block() {
             assert!(others.clone().all(|&byte| byte == 7), "seed {seed}");
         });
     }
+}
+
+/// Allocation in an endless alternation, block by block or not at all.
+struct Striped {
+    data: fn(u64) -> bool,
+    answers: Cell<u32>,
+}
+
+impl BlockDevice for Striped {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::new("s", 1 << 30)
+    }
+
+    fn submit(&self, _: Request, done: Completion) {
+        done.complete(Ok(()));
+    }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        self.answers.set(self.answers.get() + 1);
+        let mut found = Extents::default();
+        // Short answers of 1 MiB.
+        for at in (range.start..range.end.min(range.start + (1 << 20))).step_by(512) {
+            let allocation = match (self.data)(at / 512) {
+                true => Allocation::Data,
+                false => Allocation::Zero,
+            };
+            found.push(at..at + 512, allocation);
+        }
+        Box::pin(std::future::ready(Ok(found)))
+    }
+}
+
+#[test]
+fn a_seek_finds_data_and_holes_from_any_byte() {
+    rt::block_on_simulated(1, async {
+        let seek = async |data: fn(u64) -> bool, at: u64, aim: Seek| {
+            let answers = Cell::new(0);
+            let device = Rc::new(Striped { data, answers });
+            let file = ByteFile::new(device.clone());
+            let found = file.seek(at, aim).await.expect("no error");
+            assert!(device.answers.get() <= SEEK_ANSWERS);
+            found
+        };
+        let third = |block: u64| block % 3 == 2;
+        for (at, data, hole) in [
+            (0, 1024, 0),
+            (513, 1024, 513),
+            (1024, 1024, 1536),
+            (1025, 1025, 1536),
+            (1536, 2560, 1536),
+        ] {
+            assert_eq!(seek(third, at, Seek::Data).await, Some(data), "{at}");
+            assert_eq!(seek(third, at, Seek::Hole).await, Some(hole), "{at}");
+        }
+        let end = 1 << 30;
+        for aim in [Seek::Data, Seek::Hole] {
+            assert_eq!(seek(third, end, aim).await, None);
+            assert_eq!(seek(third, u64::MAX, aim).await, None);
+        }
+        // The last block, after many answers.
+        let last = |block: u64| block == (1 << 21) - 1;
+        assert_eq!(
+            seek(last, end - (2 << 20), Seek::Data).await,
+            Some(end - 512)
+        );
+        assert_eq!(seek(|_| false, end - 4096, Seek::Data).await, None);
+        assert_eq!(seek(|_| true, end - 4096, Seek::Hole).await, Some(end));
+        // A search that takes too long ends with data.
+        assert_eq!(seek(last, 0, Seek::Data).await, Some(64 << 20));
+        assert_eq!(seek(|_| true, 0, Seek::Hole).await, Some(end));
+    });
 }
