@@ -5,6 +5,7 @@
 //! that.
 
 mod allocation;
+mod allocation_daemon;
 mod chained;
 mod clients;
 mod daemon;
