@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use forebay_block::{Allocation, Completion, DeviceInfo, Extents, ExtentsFuture, Request};
+use forebay_io::sim::{FaultPlan, Trouble};
 
 use super::*;
 use crate::failpoints::{Fault, plant};
@@ -245,4 +246,30 @@ fn copy_is_hole(fault: Option<Fault>) -> bool {
 fn a_copy_of_data_that_the_backing_device_may_forget_is_data() {
     assert!(!copy_is_hole(None));
     assert!(copy_is_hole(Some(Fault::HoleOverCopy)));
+}
+
+#[test]
+fn everything_is_data_once_the_cache_has_failed() {
+    run(&world(5, 4 << 20, 512), async move |disks| {
+        make(&disks, 4096).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let backing = Sparse::over(&disks[1], 5);
+        let options = VolumeOptions::new(Mode::WriteBack);
+        let device = backing as Rc<dyn BlockDevice>;
+        let volume = cache.attach("v", device, options).await.expect("attaches");
+        let data = Buf::copied(&[3; 4096]);
+        volume.write(0, data).await.expect("writes");
+        let all = 0..VOLUME_BYTES;
+        let found = volume.extents(all.clone()).await.expect("an answer");
+        assert_eq!(found.iter().count(), 2, "dirty data, and a hole");
+        disks[0].set_faults(FaultPlan {
+            from_nth: Some((1, Trouble::Vanishes)),
+            ..FaultPlan::default()
+        });
+        let failed = volume.flush().await;
+        failed.expect_err("the cache has failed");
+        let found = volume.extents(all.clone()).await.expect("an answer");
+        assert_eq!(found, Extents::data(all));
+        drop(cache);
+    });
 }
