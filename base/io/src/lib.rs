@@ -6,9 +6,9 @@
 //!   production and under test.
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads if io_uring is
 //!   forbidden.
-//! - [`mod@file`], [`blocks`], [`net`], [`event`], [`fuse`], [`limits`], [`owner`],
-//!   [`passthrough`], [`pmem`], [`send`], [`shm`], [`process`], [`system`], [`tree`], [`xattr`]:
-//!   facilities of the machine for tasks of a reactor.
+//! - [`mod@file`], [`blocks`], [`net`], [`event`], [`fuse`], [`library`], [`limits`],
+//!   [`owner`], [`passthrough`], [`pmem`], [`send`], [`shm`], [`process`], [`system`], [`tree`],
+//!   [`xattr`]: facilities of the machine for tasks of a reactor.
 //! - [`sync`]: synchronization of tasks of one reactor; [`answer`]: with another thread.
 
 pub mod answer;
@@ -18,6 +18,7 @@ pub mod event;
 pub mod file;
 pub mod fuse;
 mod holder;
+pub mod library;
 pub mod limits;
 mod lock;
 pub mod log_limiter;
