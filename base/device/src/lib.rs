@@ -7,6 +7,7 @@
 //! - [`counted`]: counts the requests to another device.
 //! - [`nbd`]: an export of an NBD server.
 //! - [`nvme_tcp`]: a namespace of an NVMe/TCP target.
+//! - [`rbd`]: an image of a Ceph cluster.
 //! - [`metered`]: measures the CPU time of another device's own code.
 //! - [`signature`]: recognises the content of a device before it is formatted.
 
@@ -18,6 +19,7 @@ pub mod metered;
 pub mod nbd;
 pub mod nvme_tcp;
 pub mod pmem;
+pub mod rbd;
 mod receiver;
 mod remote;
 pub mod signature;

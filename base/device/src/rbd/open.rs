@@ -1,0 +1,177 @@
+//! Opening and closing of an image, on threads that may block.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
+use std::time::Duration;
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_io::answer::Answer;
+use forebay_io::rt;
+
+use super::api::Api;
+use super::image::Image;
+use super::port::Port;
+use super::{Address, Times, lock, request};
+
+/// An open image. Its drop closes the image on another thread.
+pub(super) struct Opened {
+    pub(super) api: &'static Api,
+    pub(super) port: Arc<Port>,
+    pub(super) size_bytes: u64,
+    /// Identifiers of cluster, pool, image and snapshot.
+    pub(super) identifiers: String,
+    pub(super) has_zeroes: bool,
+    is_locked: bool,
+    /// The image, until the drop.
+    image: Option<Arc<Image>>,
+}
+
+impl Opened {
+    fn image(&self) -> &Arc<Image> {
+        self.image.as_ref().expect("it is open")
+    }
+
+    /// Notes that another client has the lock.
+    pub(super) fn forget_lock(&self) {
+        self.image().forget_lock();
+    }
+
+    /// Starts the threads of the image.
+    ///
+    /// # Errors
+    /// The system's, if it has no thread.
+    pub(super) fn start(&self, keep: Duration) -> Result<()> {
+        let (port, image) = (Arc::clone(&self.port), Arc::clone(self.image()));
+        spawn("rbd-send", move || send(&port, &image))?;
+        if self.is_locked {
+            let (port, image) = (Arc::clone(&self.port), Arc::clone(self.image()));
+            spawn("rbd-lock", move || hold(&port, &image, keep))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.port.close();
+        let image = self.image.take();
+        // Without a thread, the close must block this one.
+        let _ = spawn("rbd-close", move || drop(image));
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = Builder::new().name(name.to_owned()).spawn(work);
+    spawned.map(drop).context(|| format!("a thread {name}"))
+}
+
+/// Starts requests until the image is closed and none is in flight.
+fn send(port: &Arc<Port>, image: &Image) {
+    let mut batch = VecDeque::new();
+    loop {
+        port.next(&mut batch);
+        if batch.is_empty() {
+            return;
+        }
+        for command in batch.drain(..) {
+            request::start(image, command, port);
+        }
+    }
+}
+
+/// Asks for the lock each `pause` until the image is closed.
+fn hold(port: &Port, image: &Image, pause: Duration) {
+    let mut doubts = 0;
+    while port.is_open_after(pause) {
+        // librbd changes the lock's cookie when it has connected to the cluster once more. A
+        // question at that moment finds no lock, and the next one does.
+        doubts = match image.is_owner() {
+            Ok(false) => doubts + 1,
+            Ok(true) | Err(_) => 0,
+        };
+        if doubts == 2 {
+            return port.lost_lock();
+        }
+    }
+}
+
+/// Sets a flag when it is dropped.
+struct Abandon(Arc<AtomicBool>);
+
+impl Drop for Abandon {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Opens an image and acquires its lock, within [`Times::open`].
+pub(super) async fn open(
+    address: &Address,
+    load: fn() -> Result<&'static Api>,
+    times: Times,
+) -> Result<Opened> {
+    let (answer, abandon) = (Answer::default(), Abandon(Arc::default()));
+    let work = {
+        let (answer, address) = (answer.clone(), address.clone());
+        let abandoned = Arc::clone(&abandon.0);
+        move || answer.give(load().and_then(|api| open_here(api, &address, times, &abandoned)))
+    };
+    spawn("rbd-open", work)?;
+    let opened = rt::at_most(times.open, answer.get()).await;
+    opened.unwrap_or_else(|| {
+        let what = format!(
+            "the cluster has not opened it within {:?}\n\
+             help: see `ceph -c {} health detail`",
+            times.open,
+            address.conf.display()
+        );
+        Err(Error::new(ErrorKind::TimedOut, what))
+    })
+}
+
+fn open_here(
+    api: &'static Api,
+    address: &Address,
+    times: Times,
+    abandoned: &AtomicBool,
+) -> Result<Opened> {
+    let image = Image::open(api, address)?;
+    let is_locked = address.snapshot.is_none();
+    if is_locked {
+        lock::acquire(&image, times.lapse, abandoned)?;
+    }
+    Ok(Opened {
+        api,
+        port: Arc::default(),
+        size_bytes: image.size_bytes()?,
+        identifiers: image.identifiers(address.snapshot.as_deref())?,
+        has_zeroes: image.has_zeroes(),
+        is_locked,
+        image: Some(Arc::new(image)),
+    })
+}
+
+/// Returns the client that holds the lock, in words, by a connection that is on no blocklist.
+/// Returns `None` if none does.
+///
+/// # Errors
+/// Those of the cluster; `TimedOut` if it does not answer within `limit`.
+pub(super) async fn successor(
+    api: &'static Api,
+    address: &Address,
+    limit: Duration,
+) -> Result<Option<String>> {
+    let answer = Answer::default();
+    let work = {
+        let (answer, address) = (answer.clone(), address.clone());
+        move || {
+            let image = Image::open(api, &address);
+            answer.give(image.and_then(|image| lock::successor(&image)));
+        }
+    };
+    spawn("rbd-look", work)?;
+    let found = rt::at_most(limit, answer.get()).await;
+    found.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()))
+}

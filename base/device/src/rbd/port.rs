@@ -1,0 +1,150 @@
+//! Queues between the reactor and the threads of an image.
+//!
+//! - The *sender* starts requests, since a call of librbd may wait for a lock or for room.
+//! - Threads of librbd report outcomes. One wake-up of the reactor covers all outcomes that were
+//!   reported before its task ran.
+//! - The *keeper* asks the cluster whether this client still holds the lock.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use forebay_block::{Buf, Op};
+
+/// A request among those in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    /// Number of its lane.
+    pub(super) lane: usize,
+    /// Its number there.
+    pub(super) cid: u16,
+}
+
+/// A request for librbd.
+pub(super) struct Command {
+    /// Request among those in flight.
+    pub(super) token: Token,
+    pub(super) op: Op,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) buf: Option<Buf>,
+}
+
+#[derive(Default)]
+struct Queue {
+    commands: VecDeque<Command>,
+    /// Requests that were queued and have not ended.
+    in_flight: usize,
+    closing: bool,
+}
+
+#[derive(Default)]
+struct News {
+    /// Requests that have ended, with librbd's return value.
+    ended: Vec<(Token, i64)>,
+    lock_lost: bool,
+    waker: Option<Waker>,
+}
+
+/// Queues of an image.
+#[derive(Default)]
+pub(super) struct Port {
+    queue: Mutex<Queue>,
+    /// Wakes the sender.
+    queued: Condvar,
+    /// Wakes the keeper.
+    closed: Condvar,
+    news: Mutex<News>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Port {
+    /// Queues requests for the sender. Leaves `commands` empty.
+    pub(super) fn send(&self, commands: &mut Vec<Command>) {
+        if commands.is_empty() {
+            return;
+        }
+        let mut queue = lock(&self.queue);
+        queue.in_flight += commands.len();
+        queue.commands.extend(commands.drain(..));
+        drop(queue);
+        self.queued.notify_one();
+    }
+
+    /// Reports the outcome of a request, from any thread.
+    pub(super) fn ended(&self, token: Token, result: i64) {
+        self.report(|news| news.ended.push((token, result)));
+        let mut queue = lock(&self.queue);
+        queue.in_flight -= 1;
+        if queue.closing {
+            self.queued.notify_one();
+        }
+    }
+
+    /// Reports that another client may have the lock.
+    pub(super) fn lost_lock(&self) {
+        self.report(|news| news.lock_lost = true);
+    }
+
+    fn report(&self, add: impl FnOnce(&mut News)) {
+        let waker = {
+            let mut news = lock(&self.news);
+            add(&mut news);
+            news.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Waits for outcomes, and moves them to `ended`. Returns whether the lock is lost. Returns
+    /// with nothing if the image is closed and no request is in flight.
+    pub(super) async fn news(&self, ended: &mut Vec<(Token, i64)>) -> bool {
+        poll_fn(|cx| {
+            let mut news = lock(&self.news);
+            if !news.ended.is_empty() || news.lock_lost || self.is_over() {
+                std::mem::swap(&mut news.ended, ended);
+                return Poll::Ready(std::mem::take(&mut news.lock_lost));
+            }
+            news.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn is_over(&self) -> bool {
+        let queue = lock(&self.queue);
+        queue.closing && queue.in_flight == 0
+    }
+
+    /// Ends the threads, once all queued requests have ended.
+    pub(super) fn close(&self) {
+        lock(&self.queue).closing = true;
+        self.queued.notify_all();
+        self.closed.notify_all();
+        self.report(|_| ());
+    }
+
+    /// Waits for requests, and moves them to `batch`, which is empty. Leaves it empty if the image
+    /// is closed and no request is in flight.
+    pub(super) fn next(&self, batch: &mut VecDeque<Command>) {
+        let idle = |queue: &mut Queue| {
+            queue.commands.is_empty() && !(queue.closing && queue.in_flight == 0)
+        };
+        let waited = self.queued.wait_while(lock(&self.queue), idle);
+        let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut queue.commands, batch);
+    }
+
+    /// Waits for `pause`. Returns whether the image is open then.
+    pub(super) fn is_open_after(&self, pause: Duration) -> bool {
+        let open = |queue: &mut Queue| !queue.closing;
+        let waited = (self.closed).wait_timeout_while(lock(&self.queue), pause, open);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.closing
+    }
+}

@@ -1,0 +1,102 @@
+//! A lock that another client takes by force.
+
+use super::*;
+use crate::rbd::image::NOTE;
+
+/// Has another client take the lock, as `rbd lock break` and librbd do. Returns its name.
+fn take_lock(cluster: &Cluster) -> String {
+    let own = cluster.state().owner.clone().expect("it is locked");
+    cluster.break_lock(&own);
+    cluster.lock_by_another()
+}
+
+fn check(error: &forebay_block::Error, holder: &str) {
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    let said = format!(
+        "RBD image vms/db: its exclusive lock was taken from this client; {holder} holds it now"
+    );
+    assert!(error.report().contains(&said), "{}", error.report());
+    assert!(error.report().contains("help: "));
+}
+
+#[test]
+fn a_stale_writer_is_fenced_and_names_its_successor() {
+    let cluster = Cluster::new(SIZE, |change| match change {
+        Change::None => Act::Answer,
+        _ => Act::Hold,
+    });
+    with_device(&cluster, |device, cluster| async move {
+        // More than librbd gets at once: some are queued.
+        let writes: Vec<_> = (0..300)
+            .map(|at| device.write(at * 512, Buf::copied(&[1; 512])))
+            .collect();
+        until(|| cluster.state().held.len() == 256).await;
+        let holder = take_lock(&cluster);
+        cluster.state().data.fill(9);
+        cluster.release();
+        for write in writes {
+            check(&write.await.expect_err("it is fenced"), &holder);
+        }
+        // The lock is free once more. This client must not take it back.
+        cluster.state().owner = None;
+        cluster.state().blocklist.clear();
+        let late = device.write(0, Buf::copied(&[1; 512])).await;
+        check(&late.expect_err("for good"), &holder);
+        let read = device.read(0, Buf::zeroed(512)).await;
+        check(&read.expect_err("for good"), &holder);
+        assert!(cluster.state().data.iter().all(|byte| *byte == 9));
+        cluster.lock_by_another();
+        let note = (NOTE.to_owned(), "another's".to_owned());
+        cluster.state().notes.extend([note]);
+        drop(device);
+        until(|| cluster.state().open == 0).await;
+        let state = cluster.state();
+        assert!(
+            state.owner.is_some() && !state.notes.is_empty(),
+            "another's"
+        );
+    });
+}
+
+#[test]
+fn a_lost_lock_is_noticed_without_requests() {
+    for blocklisted in [true, false] {
+        let cluster = Cluster::new(SIZE, |_| Act::Answer);
+        with_device(&cluster, move |device, cluster| async move {
+            device.write(0, Buf::zeroed(512)).await.expect("written");
+            let holder = take_lock(&cluster);
+            if !blocklisted {
+                cluster.state().blocklist.clear();
+            }
+            rt::sleep(TIMES.keep * 10).await;
+            let changes = cluster.state().changes.len();
+            let refused = device.write(0, Buf::zeroed(512)).await;
+            check(&refused.expect_err("it is fenced"), &holder);
+            assert_eq!(cluster.state().changes.len(), changes, "nothing was sent");
+        });
+    }
+}
+
+#[test]
+fn a_client_on_the_blocklist_whose_lock_nobody_has_says_so() {
+    let cluster = Cluster::new(SIZE, |_| Act::Answer);
+    with_device(&cluster, |device, cluster| async move {
+        let own = cluster.state().owner.clone().expect("it is locked");
+        cluster.break_lock(&own);
+        let refused = device.read(0, Buf::zeroed(512)).await;
+        let refused = refused.expect_err("it is fenced").report();
+        assert!(refused.contains("nobody holds it now"), "{refused}");
+    });
+}
+
+#[test]
+fn a_holder_that_cannot_be_found_is_unknown() {
+    let cluster = Cluster::new(SIZE, |_| Act::Answer);
+    with_device(&cluster, |device, cluster| async move {
+        take_lock(&cluster);
+        cluster.state().connects = -110;
+        let refused = device.read(0, Buf::zeroed(512)).await;
+        let refused = refused.expect_err("it is fenced").report();
+        assert!(refused.contains("who holds it now is unknown"), "{refused}");
+    });
+}
