@@ -16,11 +16,13 @@ mod ublk;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_device::rbd::wait_until_closed;
 
 use crate::config::duration::patience;
 use crate::config::server::default_control;
@@ -70,6 +72,9 @@ enum Command {
     RemoveUblk(ublk::Remove),
 }
 
+/// Time for the cluster to take the locks of RBD images back at the end.
+const CLOSE: Duration = Duration::from_secs(5);
+
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -86,7 +91,7 @@ pub fn main() -> ExitCode {
             error.exit()
         }
     };
-    match run(arguments) {
+    let code = match run(arguments) {
         Ok(code) => code,
         Err(error) => {
             if json {
@@ -95,7 +100,14 @@ pub fn main() -> ExitCode {
             out::note(&format!("forebay: {}", report_with_help(&error)));
             ExitCode::FAILURE
         }
+    };
+    if !wait_until_closed(CLOSE) {
+        out::note("warning: an RBD image was not closed in time: its lock lapses within 30 s");
+        // SAFETY: the call ends the process, without destructors, which threads of librados would
+        // meet. Nothing of this program waits for them.
+        unsafe { libc::_exit((code != ExitCode::SUCCESS).into()) };
     }
+    code
 }
 
 /// Returns an error in the daemon's format for programs:

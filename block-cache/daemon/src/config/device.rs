@@ -1,6 +1,7 @@
 //! `[[device]]`: a device that stores bytes.
 
 mod keys;
+mod rbd;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use forebay_device::emulate::disk::DiskProfile;
 use forebay_device::emulate::memory::MemoryProfile;
 use forebay_device::nbd;
 use forebay_device::nvme_tcp::Uri;
+use forebay_device::rbd::Address;
 use forebay_transit::Policy;
 use toml::Spanned;
 
@@ -56,6 +58,8 @@ pub enum DeviceKind {
         /// Number of connections, where the server allows several.
         connections: u16,
     },
+    /// An image of a Ceph cluster.
+    Rbd(Box<Address>),
     /// Memory of the process.
     Mem {
         /// Size, bytes.
@@ -202,6 +206,7 @@ impl RawDevice {
                     }
                 }
             }
+            Kind::Rbd => DeviceKind::Rbd(Box::new(self.resolve_image(problems)?)),
             Kind::Mem => {
                 let Some(size) = &self.size else {
                     missing("size", "\"256M\" or another size");
@@ -381,10 +386,15 @@ impl RawDevice {
         const EMULATE: &[Kind] = &[Kind::Emulate];
         const TRANSIT: &[Kind] = &[Kind::Transit];
         const LAYERS: &[Kind] = &[Kind::Emulate, Kind::Btt, Kind::Transit];
-        let keys: [(&str, Option<Span>, &[Kind]); 19] = [
+        let keys: [(&str, Option<Span>, &[Kind]); 24] = [
             ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
             ("uri", span(self.uri.as_ref()), &[Kind::NvmeTcp, Kind::Nbd]),
             ("connections", span(self.connections.as_ref()), &[Kind::Nbd]),
+            ("pool", span(self.pool.as_ref()), &[Kind::Rbd]),
+            ("image", span(self.image.as_ref()), &[Kind::Rbd]),
+            ("snapshot", span(self.snapshot.as_ref()), &[Kind::Rbd]),
+            ("client", span(self.client.as_ref()), &[Kind::Rbd]),
+            ("conf", span(self.conf.as_ref()), &[Kind::Rbd]),
             ("secrets", span(self.secrets.as_ref()), &[Kind::NvmeTcp]),
             ("direct", span(self.direct.as_ref()), &[Kind::File]),
             ("identity", span(self.identity.as_ref()), &[Kind::File]),

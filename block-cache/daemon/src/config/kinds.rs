@@ -61,6 +61,7 @@ impl File {
         }
         self.warn_of_sync_over_transit(problems);
         self.refuse_remote_caches(problems);
+        self.refuse_writes_to_snapshots(problems);
         self.refuse_transit_over_transit(problems);
         for (name, user) in self.data_uses() {
             if let Some(raw) = self.torn(name.get_ref()) {
@@ -122,8 +123,33 @@ impl File {
                         "the cache would lie on device {:?}, which is another machine's",
                         name.get_ref()
                     ),
-                    "let the cache lie on a device of this machine; one of kind nvme-tcp or nbd \
-                     can be the `backing` of a volume",
+                    "let the cache lie on a device of this machine; one of kind nvme-tcp, nbd or \
+                     rbd can be the `backing` of a volume",
+                );
+            }
+        }
+    }
+
+    /// Refuses volumes that clients may write to over a snapshot.
+    fn refuse_writes_to_snapshots(&self, problems: &mut Problems<'_>) {
+        for volume in &self.volume {
+            let mut under = self.raw(volume.backing.get_ref());
+            // Bounded by the number of devices, in case they form a circle.
+            for _ in 0..self.device.len() {
+                let Some(on) = under.and_then(RawDevice::under) else {
+                    break;
+                };
+                under = self.raw(on.get_ref());
+            }
+            let is_snapshot = under.is_some_and(|raw| raw.snapshot.is_some());
+            if is_snapshot && volume.read_only != Some(true) {
+                problems.add(
+                    &volume.backing.span(),
+                    format!(
+                        "volume {:?} lies on a snapshot, which takes no writes",
+                        volume.name.get_ref()
+                    ),
+                    "add read_only = true to the volume, or remove `snapshot` from the device",
                 );
             }
         }
@@ -176,7 +202,8 @@ impl File {
             match raw.kind() {
                 Kind::Pmem => return Some(name),
                 Kind::Emulate | Kind::Transit => name = raw.under()?.get_ref(),
-                Kind::File | Kind::NvmeTcp | Kind::Nbd | Kind::Mem | Kind::Btt => return None,
+                Kind::File | Kind::NvmeTcp | Kind::Nbd | Kind::Rbd => return None,
+                Kind::Mem | Kind::Btt => return None,
             }
         }
         None

@@ -219,7 +219,7 @@ pub(super) struct RawVolume {
     /// Clients may not write.
     ///
     /// - Default: `false`
-    read_only: Option<bool>,
+    pub(super) read_only: Option<bool>,
     /// Requests a second, of any kind.
     ///
     /// - Default: no limit

@@ -14,6 +14,8 @@ use forebay_terminal::size::human_count;
 
 /// Descriptors reserved for devices that reconnect, files of the state directory and similar uses.
 const SPARE: u64 = 16;
+/// Of an RBD image: librbd's own, and connections to the first OSDs.
+const IMAGE: u64 = 32;
 /// Descriptors that a virtual machine sends: its memory, and two events for each of its queues.
 const MACHINE: u64 = 40;
 /// Descriptors of a daemon without devices and exports. They are the standard streams, the control
@@ -140,6 +142,7 @@ fn needed(config: &Config) -> u64 {
         // Its queues: one for administration and one for I/O.
         DeviceKind::NvmeTcp { .. } => 2,
         DeviceKind::Nbd { connections, .. } => (*connections).into(),
+        DeviceKind::Rbd(_) => IMAGE,
         _ => 0,
     };
     let devices: u64 = (config.devices.iter())

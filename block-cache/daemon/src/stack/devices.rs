@@ -152,7 +152,7 @@ fn open_stack(
 ) -> Result<Opened> {
     let entry = config.device(name);
     match &entry.kind {
-        DeviceKind::NvmeTcp { .. } | DeviceKind::Nbd { .. } => {
+        DeviceKind::NvmeTcp { .. } | DeviceKind::Nbd { .. } | DeviceKind::Rbd(_) => {
             let device = remote.expect("what is another machine's was connected before");
             let what = device.info().name;
             Ok(Opened::new(device, what))

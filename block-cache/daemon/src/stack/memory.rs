@@ -22,6 +22,9 @@ pub(crate) const RESERVE_BYTES: u64 = 128 << 20;
 const LOCAL_BYTES: u64 = 64 << 20;
 /// Memory of a daemon without devices and exports: code, threads, control, log; bytes.
 const PROCESS_BYTES: u64 = 32 << 20;
+/// Memory of librbd for an image: about twenty threads with stacks of 8 MiB, which are locked where
+/// memory is locked, tables, and copies of the data of requests; bytes.
+const IMAGE_BYTES: u64 = 448 << 20;
 /// Number of connections that sockets can always have, so that one client is served.
 const FEWEST_CONNECTIONS: u64 = 1;
 /// A start warns if fewer connections than this are possible.
@@ -132,6 +135,10 @@ impl Needs {
                     let what = format!("transit cache {:?}", device.name);
                     let help = "use a smaller `capacity`";
                     need(device.line, whose, what, capacity_bytes, help);
+                }
+                DeviceKind::Rbd(_) => {
+                    let help = "use fewer devices of kind rbd";
+                    need(device.line, whose, "librbd".to_owned(), IMAGE_BYTES, help);
                 }
                 _ => {}
             }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_device::nbd::{self, NbdDevice};
 use forebay_device::nvme_tcp::{NvmeTcpDevice, Uri};
+use forebay_device::rbd::RbdDevice;
 
 use crate::config::{Config, DeviceKind};
 
@@ -14,6 +15,7 @@ pub(super) fn remote_of(config: &Config, name: &str) -> Option<String> {
     match &config.stack(name).last()?.kind {
         DeviceKind::NvmeTcp { uri, .. } => Some(format!("NVMe/TCP target {uri}")),
         DeviceKind::Nbd { uri, .. } => Some(format!("NBD server {uri}")),
+        DeviceKind::Rbd(address) => Some(format!("RBD image {address}")),
         _ => None,
     }
 }
@@ -50,6 +52,8 @@ pub(crate) async fn connect(kind: &DeviceKind) -> Result<Option<Rc<dyn BlockDevi
             let read_only = device.read_only();
             (device, read_only)
         }
+        // Only read-only volumes may be on a snapshot, as the configuration was checked.
+        DeviceKind::Rbd(address) => (RbdDevice::open(address).await?, false),
         _ => return Ok(None),
     };
     if read_only {

@@ -108,8 +108,8 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
                 }
                 continue;
             }
-            // A server may serve one client only, the daemon.
-            Some(DeviceKind::Nbd { .. }) if running => continue,
+            // A server may serve one client only, the daemon. An image's lock is the daemon's.
+            Some(DeviceKind::Nbd { .. } | DeviceKind::Rbd(_)) if running => continue,
             Some(other) => {
                 if let Some(device) = connect(other).await.context(place)? {
                     whole(&device.info())?;

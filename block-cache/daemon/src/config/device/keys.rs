@@ -17,6 +17,7 @@ pub(in crate::config) enum Kind {
     #[serde(rename = "nvme-tcp")]
     NvmeTcp,
     Nbd,
+    Rbd,
     Mem,
     Pmem,
     Btt,
@@ -31,6 +32,7 @@ impl Kind {
             Self::File => "file",
             Self::NvmeTcp => "nvme-tcp",
             Self::Nbd => "nbd",
+            Self::Rbd => "rbd",
             Self::Mem => "mem",
             Self::Pmem => "pmem",
             Self::Btt => "btt",
@@ -41,7 +43,7 @@ impl Kind {
 
     /// Whether the device is at a server, which others may use too.
     pub(in crate::config) const fn is_remote(self) -> bool {
-        matches!(self, Self::NvmeTcp | Self::Nbd)
+        matches!(self, Self::NvmeTcp | Self::Nbd | Self::Rbd)
     }
 }
 
@@ -55,7 +57,7 @@ pub(in crate::config) struct RawDevice {
     pub(in crate::config) name: Spanned<String>,
     /// Kind of the device.
     ///
-    /// - Range: `file`, `nvme-tcp`, `nbd`, `mem`, `pmem`, `btt`, `transit`, `emulate`
+    /// - Range: `file`, `nvme-tcp`, `nbd`, `rbd`, `mem`, `pmem`, `btt`, `transit`, `emulate`
     pub(super) kind: Spanned<Kind>,
     /// The medium.
     ///
@@ -82,6 +84,36 @@ pub(in crate::config) struct RawDevice {
     /// - Default: `1`
     /// - Range: 1 to 16
     pub(super) connections: Option<Spanned<Whole<1, { MAX_CONNECTIONS as u32 }>>>,
+    /// Pool of the image.
+    ///
+    /// - Of: `rbd`
+    /// - Type: text
+    /// - Default: required
+    pub(super) pool: Option<Spanned<String>>,
+    /// Image in the pool.
+    ///
+    /// - Of: `rbd`
+    /// - Type: text
+    /// - Default: required
+    /// - Range: one device each
+    pub(super) image: Option<Spanned<String>>,
+    /// Snapshot of the image; its volumes are read-only.
+    ///
+    /// - Of: `rbd`
+    /// - Type: text
+    /// - Default: none
+    pub(in crate::config) snapshot: Option<Spanned<String>>,
+    /// Name of this client in the cluster, without `client.`.
+    ///
+    /// - Of: `rbd`
+    /// - Type: text
+    /// - Default: `"admin"`
+    pub(super) client: Option<Spanned<String>>,
+    /// The cluster's configuration.
+    ///
+    /// - Of: `rbd`
+    /// - Default: `"/etc/ceph/ceph.conf"`
+    pub(super) conf: Option<Spanned<PathBuf>>,
     /// `false` uses the page cache instead of `O_DIRECT`.
     ///
     /// - Of: `file`

@@ -154,6 +154,56 @@ fn a_namespace_of_another_machine_backs_a_volume_and_no_cache() {
 }
 
 #[test]
+fn an_image_of_a_cluster_backs_a_volume_and_no_cache() {
+    let (from, to) = (
+        "kind = \"nvme-tcp\", uri = \"nvme-tcp://127.0.0.1/nqn.a:b?queue_depth=16\"",
+        "kind = \"rbd\", pool = \"vms\", image = \"db\", client = \"forebay\", conf = \"/c\"",
+    );
+    let text = REMOTE.replace(from, to);
+    let image = |text: &str| {
+        let config = parse(text).expect("right");
+        let DeviceKind::Rbd(address) = &config.device("far").kind else {
+            panic!("{config:?}");
+        };
+        (**address).clone()
+    };
+    let named = image(&text);
+    assert_eq!((&*named.to_string(), &*named.client), ("vms/db", "forebay"));
+    assert_eq!(named.conf, std::path::Path::new("/c"));
+    let short = text.replace(", client = \"forebay\", conf = \"/c\"", "");
+    let named = image(&short);
+    assert_eq!(&*named.client, "admin");
+    assert_eq!(named.conf, std::path::Path::new("/etc/ceph/ceph.conf"));
+    let snapshot = text.replace("image = \"db\"", "image = \"db\", snapshot = \"s\"");
+    let read_only = snapshot.replace("backing = ", "read_only = true, backing = ");
+    assert_eq!(image(&read_only).to_string(), "vms/db@s");
+    let twin = "    { name = \"too\", kind = \"rbd\", pool = \"vms\", image = \"db\" },\n]\ncache";
+    for (text, from, to, said) in [
+        (&text, "pool = \"vms\", ", "", "has no `pool`"),
+        (&text, "image = \"db\", ", "", "has no `image`"),
+        (&text, "\"db\"", "\"vms/db\"", "\"vms/db\" names no pool"),
+        (
+            &text,
+            "data = \"ssd\"",
+            "data = \"slow\"",
+            "another machine's",
+        ),
+        (
+            &text,
+            "pool = ",
+            "uri = \"u\", pool = ",
+            "`uri` means nothing",
+        ),
+        (&text, "\n]\ncache", twin, "are both vms/db"),
+        (&snapshot, "no", "no", "lies on a snapshot"),
+    ] {
+        let report = parse(&text.replacen(from, to, 1)).expect_err(to).report();
+        assert!(report.contains(said), "{to}: {report}");
+        assert!(report.contains("help: "), "{report}");
+    }
+}
+
+#[test]
 fn an_nbd_export_backs_a_volume_and_no_cache() {
     let (from, to) = (
         "kind = \"nvme-tcp\", uri = \"nvme-tcp://127.0.0.1/nqn.a:b?queue_depth=16\"",
