@@ -2,6 +2,8 @@
 # ceph-one-node.sh FOLDER: a Ceph cluster of one node on loopback (a monitor, a manager, one OSD whose store is memory) with an
 # image `rbd/IMAGE` of 1 GiB, all of its files in FOLDER. Prints "ready" and the OSD's process after some seconds, and
 # stays; its daemons go with it. For comparisons: it keeps no data, and clients have no cache. Needs Debian's ceph-mon, ceph-mgr, ceph-osd and ceph-common.
+# With CEPH_STORE=bluestore the store is a file, and a killed OSD is restarted, unless FOLDER/osd.hold is
+# there. FOLDER/osd.pid has its process.
 set -euo pipefail
 folder=$(realpath "$1")
 for program in monmaptool ceph-mon ceph-mgr ceph-osd ceph rbd setpriv; do
@@ -34,14 +36,17 @@ log file = $folder/\$name.log
 admin socket = $folder/\$name.asok
 [client]
 rbd cache = false
+admin socket =
 [mon.a]
 mon data = $folder/mon
 [mgr.x]
 mgr data = $folder/mgr
 [osd.0]
 osd data = $folder/osd
-osd objectstore = memstore
+osd objectstore = ${CEPH_STORE:-memstore}
 memstore device bytes = 2147483648
+bluestore block size = 4294967296
+osd memory target = 939524096
 C
 export CEPH_CONF=$conf
 daemons=()
@@ -56,6 +61,14 @@ run() {
     setpriv --pdeathsig KILL -- "$@" -f </dev/null >>"$folder/said" 2>&1 &
     daemons+=($!)
 }
+keep_osd() {
+    while true; do
+        while [[ -e $folder/osd.hold ]]; do sleep 0.1; done
+        setpriv --pdeathsig KILL -- ceph-osd -c "$conf" -i 0 -f </dev/null >>"$folder/said" 2>&1 &
+        echo $! >"$folder/osd.pid"
+        wait $! || true
+    done
+}
 ask() { timeout 60 "$@" -c "$conf" </dev/null >>"$folder/said" 2>&1; }
 
 monmaptool --create --fsid "$id" --addv a "[v2:$messenger]" "$folder/monmap" >"$folder/said"
@@ -65,7 +78,12 @@ run ceph-mgr -c "$conf" -i x
 osd=$(cat /proc/sys/kernel/random/uuid)
 ask ceph osd new "$osd"
 ceph-osd -c "$conf" -i 0 --mkfs --osd-uuid "$osd" >>"$folder/said" 2>&1
-run ceph-osd -c "$conf" -i 0
+if [[ ${CEPH_STORE:-memstore} == memstore ]]; then
+    run ceph-osd -c "$conf" -i 0
+else
+    keep_osd 2>/dev/null &
+    daemons+=($!)
+fi
 ask ceph osd pool create rbd 8
 ask rbd pool init rbd
 ask rbd create --size 1G "${CEPH_IMAGE:-bench}"
