@@ -25,6 +25,7 @@ mod operator;
 mod originals;
 mod outputs;
 mod parts;
+mod rbd_backing;
 mod refused;
 mod repairs;
 mod replays;

@@ -10,7 +10,7 @@ use super::support::{Place, text};
 use super::{block, check_blocks, write_blocks};
 
 /// Blocks of a test.
-const BLOCKS: u64 = 1024;
+pub(super) const BLOCKS: u64 = 1024;
 
 /// Gives the volume of `place` the export `uri` as backing device.
 fn back_with(place: &Place, uri: &str, mode: &str) {
@@ -28,7 +28,7 @@ fn uri(socket: &Path, export: &str) -> String {
 
 /// Writes and flushes blocks at a client of its own, while `interrupt` ends the server and starts
 /// it a second time. Returns its result.
-fn write_through<T>(place: &Place, interrupt: impl FnOnce() -> T) -> T {
+pub(super) fn write_through<T>(place: &Place, interrupt: impl FnOnce() -> T) -> T {
     let mut nbd = place.connect();
     std::thread::scope(|scope| {
         let writer = scope.spawn(move || {
@@ -48,7 +48,7 @@ fn write_through<T>(place: &Place, interrupt: impl FnOnce() -> T) -> T {
 }
 
 /// The blocks of the image, from byte zero.
-fn check_image(image: &Path) {
+pub(super) fn check_image(image: &Path) {
     let data = std::fs::read(image).expect("an image");
     for number in 0..BLOCKS {
         let from = usize::try_from(number * 4096).expect("small");
