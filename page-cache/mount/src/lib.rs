@@ -88,7 +88,7 @@ pub fn mount(names: Names, mountpoint: &Path, users: Users) -> Result<SharedMoun
         handles: Arc::clone(&handles),
         locking: Arc::clone(&locking),
         workers: Arc::clone(&workers),
-        readers: Arc::new(Readers::new(THREADS)),
+        readers: Arc::default(),
         lock_retrier: Some(lock_retrier),
     };
     let filesystem = SharedFilesystem::new(Arc::clone(&handles), locking, workers, users);

@@ -20,14 +20,16 @@ const PATIENCE: u32 = 64;
 const PARK_MAX: Duration = Duration::from_secs(60);
 
 thread_local! {
+    /// Whether the thread counts. It does from its first request on: until then, it may not exist.
+    static COUNTS: Cell<bool> = const { Cell::new(false) };
     /// Number of requests in a row after which the thread was in surplus.
     static SURPLUS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// The threads.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Readers {
-    /// Number of threads that read requests, or are about to.
+    /// Number of threads that have served a request and read the next one, or are about to.
     available: AtomicUsize,
     parked: Mutex<Parked>,
     unparked: Condvar,
@@ -45,18 +47,13 @@ struct Parked {
 pub(crate) struct Serving<'a>(&'a Readers);
 
 impl Readers {
-    /// Creates the state of this number of threads.
-    pub(crate) fn new(threads: usize) -> Self {
-        Self {
-            available: AtomicUsize::new(threads),
-            parked: Mutex::default(),
-            unparked: Condvar::new(),
-        }
-    }
-
     /// Begins to serve a request on the calling thread.
     pub(crate) fn serve(&self) -> Serving<'_> {
-        if self.available.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let left = match COUNTS.replace(true) {
+            true => self.available.fetch_sub(1, Ordering::AcqRel) - 1,
+            false => self.available.load(Ordering::Acquire),
+        };
+        if left == 0 {
             let mut parked = self.lock();
             if parked.threads > parked.unparked {
                 parked.unparked += 1;
@@ -124,7 +121,7 @@ impl Drop for Serving<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread::JoinHandle;
     use std::time::Instant;
 
@@ -132,19 +129,32 @@ mod tests {
 
     const THREADS: usize = 5;
 
-    /// Starts threads that serve requests until they would park, and then one message each.
-    fn start(readers: &Arc<Readers>) -> (Vec<JoinHandle<()>>, Receiver<()>) {
-        let (sender, unparked) = channel();
-        let threads = (0..THREADS).map(|_| {
-            let (readers, sender) = (Arc::clone(readers), sender.clone());
-            std::thread::spawn(move || {
+    /// A thread that serves one request, and as many as may park it when it gets a message.
+    struct Reader {
+        thread: JoinHandle<()>,
+        go: Sender<()>,
+        /// Gets a message after the first request, and one at the end.
+        done: Receiver<()>,
+    }
+
+    fn start(readers: &Arc<Readers>) -> Vec<Reader> {
+        let start_one = |_| {
+            let (go, may_go) = channel();
+            let (sender, done) = channel();
+            let readers = Arc::clone(readers);
+            let thread = std::thread::spawn(move || {
+                drop(readers.serve());
+                sender.send(()).expect("the test receives");
+                may_go.recv().expect("the test sends");
                 for _ in 0..PATIENCE {
                     drop(readers.serve());
                 }
                 sender.send(()).expect("the test receives");
-            })
-        });
-        (threads.collect(), unparked)
+            });
+            done.recv().expect("it serves");
+            Reader { thread, go, done }
+        };
+        (0..THREADS).map(start_one).collect()
     }
 
     fn wait_for_parked(readers: &Readers, threads: usize) {
@@ -157,59 +167,60 @@ mod tests {
 
     #[test]
     fn surplus_threads_park_and_are_unparked_when_all_others_serve() {
-        let readers = Arc::new(Readers::new(THREADS));
-        // One after the other, so that each finds itself in surplus.
-        let serial: Vec<_> = (0..THREADS)
-            .map(|number| {
-                let started = {
-                    let (sender, receiver) = channel();
-                    let readers = Arc::clone(&readers);
-                    let thread = std::thread::spawn(move || {
-                        for _ in 0..PATIENCE {
-                            drop(readers.serve());
-                        }
-                        sender.send(()).expect("the test receives");
-                    });
-                    (thread, receiver)
-                };
-                if number < THREADS - SPARE {
-                    wait_for_parked(&readers, number + 1);
-                } else {
-                    started.1.recv().expect("it does not park");
-                }
-                started
-            })
-            .collect();
-        assert_eq!(readers.available.load(Ordering::Relaxed), SPARE);
-        let first = readers.serve();
-        assert_eq!(readers.lock().threads, THREADS - SPARE, "one is left");
-        // Each request of the last available thread unparks one.
-        let others: Vec<_> = (SPARE..THREADS)
-            .map(|left| {
-                let serving = readers.serve();
-                wait_for_parked(&readers, THREADS - left - 1);
-                serving
-            })
-            .collect();
-        drop((first, others));
-        for (thread, _) in serial {
-            thread.join().expect("no panic");
+        let readers = Arc::<Readers>::default();
+        // This thread is one of them.
+        drop(readers.serve());
+        let all = start(&readers);
+        const PARKED: usize = THREADS + 1 - SPARE;
+        for (number, reader) in all.iter().enumerate() {
+            reader.go.send(()).expect("it waits");
+            if number < PARKED {
+                wait_for_parked(&readers, number + 1);
+            } else {
+                reader.done.recv().expect("it does not park");
+            }
         }
-        assert_eq!(readers.available.load(Ordering::Relaxed), THREADS);
+        assert_eq!(readers.available.load(Ordering::Relaxed), SPARE);
+        let mut serving = vec![readers.serve()];
+        assert_eq!(readers.lock().threads, PARKED, "one is left");
+        // Each request of the last available thread unparks one.
+        for left in (0..PARKED).rev() {
+            serving.push(readers.serve());
+            wait_for_parked(&readers, left);
+        }
+        drop(serving);
+        for reader in all {
+            reader.thread.join().expect("no panic");
+        }
+        assert_eq!(readers.available.load(Ordering::Relaxed), THREADS + 1);
+    }
+
+    #[test]
+    fn threads_that_never_served_a_request_do_not_count() {
+        let readers = Arc::<Readers>::default();
+        // Others may not exist, so that this one does not park.
+        for _ in 0..2 * PATIENCE {
+            drop(readers.serve());
+        }
+        assert_eq!(readers.available.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn the_end_unparks_all_threads() {
-        let readers = Arc::new(Readers::new(THREADS));
-        let (threads, unparked) = start(&readers);
-        readers.end();
-        for thread in threads {
-            thread.join().expect("no panic");
+        let readers = Arc::<Readers>::default();
+        let all = start(&readers);
+        for reader in &all {
+            reader.go.send(()).expect("it waits");
         }
-        assert_eq!(unparked.iter().count(), THREADS);
+        wait_for_parked(&readers, THREADS - SPARE);
+        readers.end();
+        for reader in all {
+            reader.done.recv().expect("the end");
+            reader.thread.join().expect("no panic");
+        }
         for _ in 0..2 * PATIENCE {
             drop(readers.serve());
         }
-        assert_eq!(readers.available.load(Ordering::Relaxed), THREADS);
+        assert_eq!(readers.available.load(Ordering::Relaxed), THREADS + 1);
     }
 }

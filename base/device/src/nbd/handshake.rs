@@ -61,6 +61,16 @@ impl Offer {
         self.size_bytes / block * block
     }
 
+    /// Returns whether another connection of the same server has the same offer. Identifiers of
+    /// contexts are those of a connection.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let unnumbered = |offer: &Self| Self {
+            allocation: offer.allocation.map(|_| 0),
+            ..*offer
+        };
+        unnumbered(self) == unnumbered(other)
+    }
+
     /// Describes a property of the export `now` that rules out that it is this one, of `was_bytes`
     /// at last. The export may grow.
     pub(super) fn difference(&self, was_bytes: u64, now: &Self) -> Option<String> {

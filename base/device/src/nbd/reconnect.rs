@@ -20,8 +20,10 @@ const LOOKS: u32 = 4;
 
 /// Connections in the transmission phase.
 pub(super) struct Connections {
+    /// Offer of the first one.
     pub(super) offer: Offer,
-    pub(super) lines: Vec<Rc<Line>>,
+    /// Each with its own offer.
+    pub(super) lines: Vec<(Rc<Line>, Offer)>,
 }
 
 /// Connects within [`Times::answer`].
@@ -43,18 +45,18 @@ pub(super) async fn connect_in_time(
 /// Makes `count` connections, or one if the server does not allow several.
 async fn connect(uri: &Uri, tls: Option<&ClientTls>, count: u16) -> Result<Connections> {
     let (line, offer) = handshake::connect(uri, tls).await?;
-    let mut lines = vec![line];
+    let mut lines = vec![(line, offer)];
     let count = match offer.has(export::CAN_MULTI_CONN) {
         true => count,
         false => 1,
     };
     while lines.len() < count.into() {
         let (line, other) = handshake::connect(uri, tls).await?;
-        if other != offer {
+        if !offer.is_like(&other) {
             let what = "the server offers something else on each connection";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        lines.push(line);
+        lines.push((line, other));
     }
     Ok(Connections { offer, lines })
 }
@@ -107,7 +109,7 @@ async fn run(shared: &Rc<Shared>, connections: Connections) -> Error {
     let count = connections.lines.len();
     let offer = connections.offer;
     let mut links = Vec::with_capacity(count);
-    for (number, line) in connections.lines.into_iter().enumerate() {
+    for (number, (line, offer)) in connections.lines.into_iter().enumerate() {
         let receiver = Receiver::new(Rc::clone(&line));
         let link = Rc::new(Link::new(line, &offer, &group, number, count));
         rt::spawn(receive(Rc::clone(shared), Rc::clone(&link), receiver));

@@ -68,8 +68,8 @@ impl Image {
         let snapshot = address.snapshot.as_deref().map(text).transpose()?;
         let snapshot = snapshot.as_ref().map_or(null(), |name| name.as_ptr());
         let mut image = null_mut();
-        let read_only = address.snapshot.is_some();
-        let open = match read_only {
+        let is_snapshot = address.snapshot.is_some();
+        let open = match is_snapshot {
             true => api.rbd_open_read_only,
             false => api.rbd_open,
         };
@@ -86,7 +86,7 @@ impl Image {
             locked: AtomicBool::new(false),
             cluster,
         };
-        if !read_only {
+        if !is_snapshot {
             this.check_features(address)?;
             this.check_settings(address)?;
         }

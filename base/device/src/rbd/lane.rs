@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use forebay_block::{Error, ErrorKind, Op};
+use forebay_block::{Error, ErrorKind, Op, Request};
 use forebay_io::rt;
 
 use super::port::{Command, Token};
@@ -12,9 +12,14 @@ use crate::remote::slots::{Pending, Slots};
 
 /// Maximum number of requests of a lane that librbd has.
 const DEPTH: u16 = 256;
-/// Bytes of the requests that librbd has from which on a lane sends no further ones. It is far
-/// below the amount at which librbd would have its callers wait.
+/// Bytes of data that librbd has from which on a lane sends no further requests. It is far below
+/// the amount at which librbd would have its callers wait.
 const BUDGET_BYTES: u64 = 64 << 20;
+
+/// Returns the length of the data of a request, bytes. A discard has none, however long it is.
+fn data_bytes(request: &Request) -> u64 {
+    request.buf.as_ref().map_or(0, |_| request.len)
+}
 
 /// Requests of one kind.
 pub(super) struct Lane {
@@ -70,7 +75,7 @@ impl Lane {
                 self.progress_at.set(now);
             }
             self.in_flight.set(self.in_flight.get() + 1);
-            (self.in_flight_bytes).set(self.in_flight_bytes.get() + request.len);
+            (self.in_flight_bytes).set(self.in_flight_bytes.get() + data_bytes(request));
             commands.push(Command {
                 token: Token {
                     lane: self.number,
@@ -89,7 +94,8 @@ impl Lane {
         let pending = self.slots.borrow_mut().take(cid);
         let pending = pending.expect("librbd ends a request once");
         self.in_flight.set(self.in_flight.get() - 1);
-        (self.in_flight_bytes).set(self.in_flight_bytes.get() - pending.request.len);
+        let bytes = data_bytes(&pending.request);
+        (self.in_flight_bytes).set(self.in_flight_bytes.get() - bytes);
         let silence = rt::now().saturating_sub(self.progress_at.replace(rt::now()));
         if self.warned.take() {
             tracing::warn!(

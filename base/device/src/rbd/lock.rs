@@ -23,23 +23,44 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// # Errors
 /// `Busy` with the name of the holder.
 pub(super) fn acquire(image: &Image, lapse: Duration, abandoned: &AtomicBool) -> Result<()> {
+    if let Some(owner) = await_free(image, lapse, abandoned)? {
+        tracing::warn!(
+            "RBD image {}: the process of this machine that held its lock has ended: the lock is \
+             broken",
+            image.name()
+        );
+        image.break_lock(&owner)?;
+    }
+    image.acquire()?;
+    if let (Some(owner), Some(process)) = (image.owner()?, this_process()) {
+        image.set_note(NOTE, Some(&format!("{} {process}", owner.address)))?;
+    }
+    Ok(())
+}
+
+/// Waits up to `lapse` until no live client holds the lock of an image. Changes nothing. Returns
+/// the holder if it was a process of this machine that has ended.
+///
+/// # Errors
+/// As [`acquire`].
+pub(super) fn await_free(
+    image: &Image,
+    lapse: Duration,
+    abandoned: &AtomicBool,
+) -> Result<Option<Owner>> {
     let begin = Instant::now();
     let mut warned = false;
     loop {
-        let Some(owner) = image.owner()? else { break };
+        let Some(owner) = image.owner()? else {
+            return Ok(None);
+        };
         let note = image.note(NOTE);
         if is_of_ended_process(&owner, note.as_deref()) {
-            tracing::warn!(
-                "RBD image {}: the process of this machine that held its lock has ended: the lock \
-                 is broken",
-                image.name()
-            );
-            image.break_lock(&owner)?;
-            break;
+            return Ok(Some(owner));
         }
         // Without a watch the holder has ended.
         if owner.client.is_none() {
-            break;
+            return Ok(None);
         }
         let named = in_words(&owner, note.as_deref());
         if begin.elapsed() >= lapse {
@@ -61,11 +82,6 @@ pub(super) fn acquire(image: &Image, lapse: Duration, abandoned: &AtomicBool) ->
         }
         std::thread::sleep(PAUSE);
     }
-    image.acquire()?;
-    if let (Some(owner), Some(process)) = (image.owner()?, this_process()) {
-        image.set_note(NOTE, Some(&format!("{} {process}", owner.address)))?;
-    }
-    Ok(())
 }
 
 /// Returns the client that holds the lock of an image, in words, for one that has lost it.

@@ -61,7 +61,7 @@ use cluster::failure;
 pub use cluster::wait_until_closed;
 use lane::Lane;
 use open::Opened;
-use port::Token;
+use port::{Loss, Token};
 
 /// Maximum data in a request, bytes.
 const DATA_BYTES: u64 = 32 << 20;
@@ -85,6 +85,15 @@ pub struct Address {
     pub conf: PathBuf,
 }
 
+impl Address {
+    /// Returns its name with the configuration of the cluster: another cluster may have the same
+    /// names.
+    #[must_use]
+    pub fn in_cluster(&self) -> String {
+        format!("{self} of {}", self.conf.display())
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.pool, self.image)?;
@@ -93,6 +102,16 @@ impl fmt::Display for Address {
             None => Ok(()),
         }
     }
+}
+
+/// Use of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is read and written, with its exclusive lock.
+    Serve,
+    /// It is read, and nothing about it changes: no lock is acquired and no other client is
+    /// fenced.
+    Look,
 }
 
 /// Time limits for a cluster.
@@ -160,17 +179,20 @@ enum Fence {
 struct Shared {
     api: &'static Api,
     address: Address,
+    access: Access,
     times: Times,
     has_zeroes: bool,
     opened: Opened,
     lanes: [Lane; 2],
     fence: RefCell<Fence>,
+    /// Size of the image after it has shrunk, bytes.
+    shrunk_to: Cell<Option<u64>>,
     closed: Cell<bool>,
     closing: WaitList,
 }
 
 impl RbdDevice {
-    /// Opens the image, and acquires its exclusive lock. Of a snapshot nothing is locked.
+    /// Opens the image. To serve it, acquires its exclusive lock. Of a snapshot nothing is locked.
     ///
     /// # Errors
     /// - `NotFound` without librbd, and for a configuration, pool, image or snapshot that is
@@ -182,16 +204,17 @@ impl RbdDevice {
     ///
     /// # Panics
     /// If this thread runs no reactor.
-    pub async fn open(address: &Address) -> Result<Rc<Self>> {
-        Self::open_with(address, Api::load, Times::default()).await
+    pub async fn open(address: &Address, access: Access) -> Result<Rc<Self>> {
+        Self::open_with(address, access, Api::load, Times::default()).await
     }
 
     async fn open_with(
         address: &Address,
+        access: Access,
         load: fn() -> Result<&'static Api>,
         times: Times,
     ) -> Result<Rc<Self>> {
-        let made = open::open(address, load, times).await;
+        let made = open::open(address, access, load, times).await;
         let made = made.map_err(|error| error.context(format!("RBD image {address}")))?;
         let info = DeviceInfo {
             physical_block_bytes: PHYSICAL_BYTES,
@@ -202,11 +225,13 @@ impl RbdDevice {
         let shared = Rc::new(Shared {
             api: made.api,
             address: address.clone(),
+            access,
             times,
             has_zeroes: made.has_zeroes,
             opened: made,
             lanes: [Lane::new(0), Lane::new(1)],
             fence: RefCell::new(Fence::Open),
+            shrunk_to: Cell::new(None),
             closed: Cell::new(false),
             closing: WaitList::new(),
         });
@@ -219,10 +244,10 @@ impl RbdDevice {
         }))
     }
 
-    /// Returns whether it is a snapshot.
+    /// Returns whether it accepts no writes.
     #[must_use]
     pub fn read_only(&self) -> bool {
-        self.shared.address.snapshot.is_some()
+        self.shared.address.snapshot.is_some() || self.shared.access == Access::Look
     }
 
     fn limits(&self) -> RequestLimits {
@@ -308,7 +333,11 @@ impl Shared {
             return;
         }
         let what = || format!("RBD image {image}: {}", pending.in_words());
+        let end = pending.request.offset + pending.request.len;
         let outcome = match result {
+            0.. if !is_read && self.shrunk_to.get().is_some_and(|left| end > left) => Err(
+                Error::new(ErrorKind::Lost, format!("{}: the image has shrunk", what())),
+            ),
             ..0 => Err(failure(result, what())),
             // The image has shrunk.
             0.. if is_read && result as u64 != pending.request.len => {
@@ -345,6 +374,32 @@ impl Shared {
         });
     }
 
+    /// Lets no further request to an image that has shrunk to `left` bytes.
+    fn shrink(&self, left: u64) {
+        if self.shrunk_to.replace(Some(left)).is_some() {
+            return;
+        }
+        let what = format!(
+            "RBD image {}: it was shrunk from {} to {left} bytes in service: DATA IS LOST\n\
+             help: see what lies beyond in the volume; then restart the daemon",
+            self.address, self.opened.size_bytes
+        );
+        let error = Error::new(ErrorKind::Lost, what);
+        tracing::error!("{}", error.report());
+        let mut fence = self.fence.borrow_mut();
+        if !matches!(*fence, Fence::Open) {
+            return;
+        }
+        *fence = Fence::Closed(error.clone());
+        drop(fence);
+        for lane in &self.lanes {
+            let waiting = lane.slots.borrow_mut().take_waiting(|_| true);
+            for pending in waiting {
+                pending.done.complete(Err(error.clone()));
+            }
+        }
+    }
+
     /// Ends all queued requests, and the tasks when librbd has ended the others.
     fn close(&self) {
         self.closed.set(true);
@@ -378,11 +433,14 @@ fn lost_lock(address: &Address, holder: Result<Option<String>>) -> Error {
 async fn collect(shared: Rc<Shared>) {
     let mut ended = Vec::new();
     loop {
-        let lock_lost = shared.opened.port.news(&mut ended).await;
+        let loss = shared.opened.port.news(&mut ended).await;
+        if let Some(Loss::Size(left)) = loss {
+            shared.shrink(left);
+        }
         for (token, result) in ended.drain(..) {
             shared.ended(token, result);
         }
-        if lock_lost {
+        if loss == Some(Loss::Lock) {
             shared.lose_lock();
         }
         if shared.closed.get() && shared.lanes.iter().all(Lane::is_idle) {

@@ -6,14 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::Duration;
 
-use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Op, Result};
 use forebay_io::answer::Answer;
 use forebay_io::rt;
 
 use super::api::Api;
 use super::image::Image;
-use super::port::Port;
-use super::{Address, Times, lock, request};
+use super::port::{Loss, Port};
+use super::{Access, Address, Times, lock, request};
+
+/// Outcome of a request to an image that has shrunk: `EIO`.
+const CUT: i64 = -5;
 
 /// An open image. Its drop closes the image on another thread.
 pub(super) struct Opened {
@@ -44,10 +47,12 @@ impl Opened {
     /// The system's, if it has no thread.
     pub(super) fn start(&self, keep: Duration) -> Result<()> {
         let (port, image) = (Arc::clone(&self.port), Arc::clone(self.image()));
-        spawn("rbd-send", move || send(&port, &image))?;
+        // A snapshot keeps its size.
+        let size_bytes = if self.is_locked { self.size_bytes } else { 0 };
+        spawn("rbd-send", move || send(&port, &image, size_bytes))?;
         if self.is_locked {
             let (port, image) = (Arc::clone(&self.port), Arc::clone(self.image()));
-            spawn("rbd-lock", move || hold(&port, &image, keep))?;
+            spawn("rbd-lock", move || hold(&port, &image, size_bytes, keep))?;
         }
         Ok(())
     }
@@ -67,24 +72,44 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     spawned.map(drop).context(|| format!("a thread {name}"))
 }
 
-/// Starts requests until the image is closed and none is in flight.
-fn send(port: &Arc<Port>, image: &Image) {
+/// Starts requests until the image is closed and none is in flight. Starts no change if the image
+/// is shorter than `size_bytes`: librbd would cut a change off at the end, and report success.
+fn send(port: &Arc<Port>, image: &Image, size_bytes: u64) {
     let mut batch = VecDeque::new();
     loop {
         port.next(&mut batch);
         if batch.is_empty() {
             return;
         }
+        let is_whole = !has_shrunk(port, image, size_bytes);
         for command in batch.drain(..) {
-            request::start(image, command, port);
+            match is_whole || command.op == Op::Read {
+                true => request::start(image, command, port),
+                false => port.ended(command.token, CUT),
+            }
         }
     }
 }
 
-/// Asks for the lock each `pause` until the image is closed.
-fn hold(port: &Port, image: &Image, pause: Duration) {
+/// Reports that an image is shorter than `size_bytes`. Returns whether it is.
+fn has_shrunk(port: &Port, image: &Image, size_bytes: u64) -> bool {
+    match image.size_bytes() {
+        Ok(now) if now < size_bytes => {
+            port.lose(Loss::Size(now));
+            true
+        }
+        // The requests themselves report what is wrong with the cluster.
+        Ok(_) | Err(_) => false,
+    }
+}
+
+/// Asks for the lock and for the size each `pause` until the image is closed.
+fn hold(port: &Port, image: &Image, size_bytes: u64, pause: Duration) {
     let mut doubts = 0;
     while port.is_open_after(pause) {
+        if has_shrunk(port, image, size_bytes) {
+            return;
+        }
         // librbd changes the lock's cookie when it has connected to the cluster once more. A
         // question at that moment finds no lock, and the next one does.
         doubts = match image.is_owner() {
@@ -92,7 +117,7 @@ fn hold(port: &Port, image: &Image, pause: Duration) {
             Ok(true) | Err(_) => 0,
         };
         if doubts == 2 {
-            return port.lost_lock();
+            return port.lose(Loss::Lock);
         }
     }
 }
@@ -109,6 +134,7 @@ impl Drop for Abandon {
 /// Opens an image and acquires its lock, within [`Times::open`].
 pub(super) async fn open(
     address: &Address,
+    access: Access,
     load: fn() -> Result<&'static Api>,
     times: Times,
 ) -> Result<Opened> {
@@ -116,7 +142,9 @@ pub(super) async fn open(
     let work = {
         let (answer, address) = (answer.clone(), address.clone());
         let abandoned = Arc::clone(&abandon.0);
-        move || answer.give(load().and_then(|api| open_here(api, &address, times, &abandoned)))
+        move || {
+            answer.give(load().and_then(|api| open_here(api, &address, access, times, &abandoned)))
+        }
     };
     spawn("rbd-open", work)?;
     let opened = rt::at_most(times.open, answer.get()).await;
@@ -134,13 +162,18 @@ pub(super) async fn open(
 fn open_here(
     api: &'static Api,
     address: &Address,
+    access: Access,
     times: Times,
     abandoned: &AtomicBool,
 ) -> Result<Opened> {
+    // librbd reports no lock's holder of an image that is open for reading alone. It acquires the
+    // lock only for a change, which a look never sends.
     let image = Image::open(api, address)?;
-    let is_locked = address.snapshot.is_none();
+    let is_locked = address.snapshot.is_none() && access == Access::Serve;
     if is_locked {
         lock::acquire(&image, times.lapse, abandoned)?;
+    } else if address.snapshot.is_none() {
+        lock::await_free(&image, times.lapse, abandoned)?;
     }
     Ok(Opened {
         api,

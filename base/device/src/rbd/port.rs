@@ -40,11 +40,20 @@ struct Queue {
     closing: bool,
 }
 
+/// Reason why an image cannot be served any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// Another client may have the lock.
+    Lock,
+    /// The image has only this many bytes left. librbd ends a change beyond them without an error.
+    Size(u64),
+}
+
 #[derive(Default)]
 struct News {
     /// Requests that have ended, with librbd's return value.
     ended: Vec<(Token, i64)>,
-    lock_lost: bool,
+    loss: Option<Loss>,
     waker: Option<Waker>,
 }
 
@@ -81,14 +90,18 @@ impl Port {
         self.report(|news| news.ended.push((token, result)));
         let mut queue = lock(&self.queue);
         queue.in_flight -= 1;
-        if queue.closing {
+        let closing = queue.closing;
+        drop(queue);
+        if closing {
             self.queued.notify_one();
+            // The reactor may have taken the outcome before the request stopped counting.
+            self.report(|_| ());
         }
     }
 
-    /// Reports that another client may have the lock.
-    pub(super) fn lost_lock(&self) {
-        self.report(|news| news.lock_lost = true);
+    /// Reports why the image cannot be served any more.
+    pub(super) fn lose(&self, loss: Loss) {
+        self.report(|news| news.loss = Some(loss));
     }
 
     fn report(&self, add: impl FnOnce(&mut News)) {
@@ -102,14 +115,14 @@ impl Port {
         }
     }
 
-    /// Waits for outcomes, and moves them to `ended`. Returns whether the lock is lost. Returns
+    /// Waits for outcomes, and moves them to `ended`. Returns a loss, if there was one. Returns
     /// with nothing if the image is closed and no request is in flight.
-    pub(super) async fn news(&self, ended: &mut Vec<(Token, i64)>) -> bool {
+    pub(super) async fn news(&self, ended: &mut Vec<(Token, i64)>) -> Option<Loss> {
         poll_fn(|cx| {
             let mut news = lock(&self.news);
-            if !news.ended.is_empty() || news.lock_lost || self.is_over() {
+            if !news.ended.is_empty() || news.loss.is_some() || self.is_over() {
                 std::mem::swap(&mut news.ended, ended);
-                return Poll::Ready(std::mem::take(&mut news.lock_lost));
+                return Poll::Ready(news.loss.take());
             }
             news.waker = Some(cx.waker().clone());
             Poll::Pending

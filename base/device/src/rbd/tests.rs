@@ -14,7 +14,7 @@ use forebay_block::{BlockDevice as _, BlockDeviceExt as _, Buf, ErrorKind, Reque
 use forebay_io::{Engine, Reactor, rt};
 
 use super::api::Api;
-use super::{Address, RbdDevice, Times};
+use super::{Access, Address, RbdDevice, Times};
 use cluster::{Act, Change, Cluster};
 
 const SIZE: usize = 1 << 20;
@@ -35,7 +35,7 @@ fn without_zeroes() -> Result<&'static Api> {
 }
 
 async fn open(address: &Address) -> Result<Rc<RbdDevice>> {
-    RbdDevice::open_with(address, whole, TIMES).await
+    RbdDevice::open_with(address, Access::Serve, whole, TIMES).await
 }
 
 /// Runs `client` with a device on the image of a cluster, and waits until the image is closed.
@@ -118,7 +118,7 @@ fn an_older_librbd_writes_zeroes_as_data() {
     let cluster = Cluster::new(SIZE, |_| Act::Answer);
     run(async move {
         let address = cluster.address();
-        let device = RbdDevice::open_with(&address, without_zeroes, TIMES).await;
+        let device = RbdDevice::open_with(&address, Access::Serve, without_zeroes, TIMES).await;
         let device = device.expect("it is there");
         device
             .write(0, Buf::copied(&[7; 1024]))

@@ -44,6 +44,8 @@ fn seek_all(fd: BorrowedFd<'_>, range: Range<u64>) -> Extents {
     let mut at = range.start;
     while at < end && !found.is_full() {
         let data = match holes::seek(fd, at, libc::SEEK_DATA) {
+            // A file server's answer, which may be anything.
+            Ok(data) if data < at => break,
             Ok(data) => data.min(end),
             Err(libc::ENXIO) => end,
             Err(_) => break,
@@ -56,6 +58,9 @@ fn seek_all(fd: BorrowedFd<'_>, range: Range<u64>) -> Extents {
         let Ok(hole) = holes::seek(fd, at, libc::SEEK_HOLE) else {
             break;
         };
+        if hole < at {
+            break;
+        }
         // A hole that was made since the first seek may begin at once. The next turn finds it.
         found.push(at..hole.min(end), Allocation::Data);
         at = hole.min(end);

@@ -6,14 +6,17 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// `ZFS_SUPER_MAGIC`: written zeroes may become a hole there.
 const ZFS: libc::c_long = 0x2fc1_2fc1;
 
+/// `FUSE_SUPER_MAGIC`: the kernel passes a seek to the server without the writes in its page cache.
+const FUSE: libc::c_long = 0x6573_5546;
+
 /// Returns whether the file system may say that a range of a file is a hole. ZFS calls written
-/// zeroes a hole.
+/// zeroes a hole. The server of a FUSE file system may not have a write that was acknowledged.
 pub(super) fn are_reliable(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: all zeroes is a valid value of this plain structure.
     let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open, and the answer is written in place.
     let known = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut answer) };
-    known == 0 && answer.f_type != ZFS
+    known == 0 && ![ZFS, FUSE].contains(&answer.f_type)
 }
 
 /// Returns the first byte from `at` on that is data (`SEEK_DATA`) or in a hole (`SEEK_HOLE`).

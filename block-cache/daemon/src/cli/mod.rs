@@ -102,7 +102,7 @@ pub fn main() -> ExitCode {
         }
     };
     if !wait_until_closed(CLOSE) {
-        out::note("warning: an RBD image was not closed in time: its lock lapses within 30 s");
+        out::note("warning: an RBD image was not closed in time: its lock may stay for 30 s");
         // SAFETY: the call ends the process, without destructors, which threads of librados would
         // meet. Nothing of this program waits for them.
         unsafe { libc::_exit((code != ExitCode::SUCCESS).into()) };

@@ -244,7 +244,7 @@ impl Config {
                 DeviceKind::NvmeTcp { uri, .. } => {
                     (uri.to_string(), "give each device a namespace of its own")
                 }
-                DeviceKind::Rbd(image) => (image.to_string(), "give each an image of its own"),
+                DeviceKind::Rbd(image) => (image.in_cluster(), "give each an image of its own"),
                 DeviceKind::Nbd { uri, .. } => (uri.to_string(), "give each an export of its own"),
                 _ => continue,
             };

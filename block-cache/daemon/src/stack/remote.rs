@@ -6,7 +6,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_device::nbd::{self, NbdDevice};
 use forebay_device::nvme_tcp::{NvmeTcpDevice, Uri};
-use forebay_device::rbd::RbdDevice;
+use forebay_device::rbd::{Access, RbdDevice};
 
 use crate::config::{Config, DeviceKind};
 
@@ -29,14 +29,18 @@ pub(super) async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn 
         return Ok(None);
     };
     let place = || format!("{}: device {:?}", config.place(leaf.line), leaf.name);
-    connect(&leaf.kind).await.context(place)
+    connect(&leaf.kind, Access::Serve).await.context(place)
 }
 
-/// Connects a remote device that accepts writes. Returns `None` for all other devices.
+/// Connects a remote device that accepts writes. Returns `None` for all other devices. `access` is
+/// that to an RBD image.
 ///
 /// # Errors
 /// The error of the connection or of the file with secrets; `ReadOnly` if the device is read-only.
-pub(crate) async fn connect(kind: &DeviceKind) -> Result<Option<Rc<dyn BlockDevice>>> {
+pub(crate) async fn connect(
+    kind: &DeviceKind,
+    access: Access,
+) -> Result<Option<Rc<dyn BlockDevice>>> {
     let (device, read_only): (Rc<dyn BlockDevice>, bool) = match kind {
         DeviceKind::NvmeTcp { uri, secrets } => {
             let device = connect_namespace(uri, secrets.as_deref()).await?;
@@ -53,7 +57,7 @@ pub(crate) async fn connect(kind: &DeviceKind) -> Result<Option<Rc<dyn BlockDevi
             (device, read_only)
         }
         // Only read-only volumes may be on a snapshot, as the configuration was checked.
-        DeviceKind::Rbd(address) => (RbdDevice::open(address).await?, false),
+        DeviceKind::Rbd(address) => (RbdDevice::open(address, access).await?, false),
         _ => return Ok(None),
     };
     if read_only {

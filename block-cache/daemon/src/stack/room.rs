@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Context as _, DeviceInfo, Error, ErrorKind, Result};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_device::rbd::Access;
 use forebay_io::tree;
 use forebay_metadata::superblock::Superblock;
 
@@ -206,7 +207,11 @@ async fn look(config: &Config, under: &[&Device]) -> Result<Option<DeviceInfo>> 
     let (path, direct) = match &leaf.kind {
         DeviceKind::File { path, direct } => (path, *direct),
         DeviceKind::Pmem { path } => (path, false),
-        remote => return Ok(connect(remote).await?.map(|device| device.info())),
+        remote => {
+            return Ok(connect(remote, Access::Look)
+                .await?
+                .map(|device| device.info()));
+        }
     };
     let options = FileDeviceOptions {
         read_only: true,

@@ -25,6 +25,8 @@ const SMALLEST_BYTES: u32 = 4096;
 /// Number of requests that are started before other tasks run. So the first of many requests is
 /// answered before the last is parsed.
 const BURST: u32 = 8;
+/// Cost of a query for the status of blocks, bytes. It takes less memory, and a lot of work.
+const STATUS_BYTES: u32 = 1 << 20;
 /// Length of the pieces in which CACHE reads a range, bytes.
 const CACHE_BYTES: u32 = 1 << 20;
 
@@ -227,6 +229,8 @@ fn cost_bytes(request: &wire::Request) -> u64 {
         command::WRITE => request.length,
         command::READ if request.length <= MAX_PAYLOAD_BYTES => request.length,
         command::CACHE => CACHE_BYTES,
+        // Bounds the look-ups in the map, too.
+        command::BLOCK_STATUS => STATUS_BYTES,
         _ => 0,
     };
     // Buffers come in powers of two.

@@ -91,16 +91,24 @@ impl Slots {
     /// hosts that shut down reuse the identifiers of such requests, and expect no answer to them.
     pub(super) fn take(&self, cid: u16) -> Result<u16, NoSlot> {
         let mut slots = self.slots.borrow_mut();
-        let mut displaced = None;
-        if let Some(slot) = slots.iter_mut().find(|slot| slot.cid == Some(cid)) {
-            if slot.stage != Stage::Idle || slot.verdict.is_some() {
+        let holder = slots.iter_mut().find(|slot| slot.cid == Some(cid));
+        let mut free = self.free.borrow_mut();
+        let (index, displaced) = match (holder, free.pop()) {
+            (None, Some(index)) => (index, None),
+            (None, None) => return Err(NoSlot::Full),
+            (Some(holder), Some(index))
+                if holder.stage == Stage::Idle && holder.verdict.is_none() =>
+            {
+                holder.cid = None;
+                holder.verdict = Some(Verdict::Displaced);
+                (index, holder.waker.take())
+            }
+            (Some(_), index) => {
+                free.extend(index);
                 return Err(NoSlot::Conflict);
             }
-            slot.cid = None;
-            slot.verdict = Some(Verdict::Displaced);
-            displaced = slot.waker.take();
-        }
-        let index = self.free.borrow_mut().pop().ok_or(NoSlot::Full)?;
+        };
+        drop(free);
         self.number.set(self.number.get() + 1);
         let slot = &mut slots[usize::from(index)];
         slot.cid = Some(cid);

@@ -91,6 +91,25 @@ fn a_command_takes_the_identifier_of_a_waiting_event_request() {
 }
 
 #[test]
+fn a_full_queue_displaces_no_event_request() {
+    let target = Target::start();
+    let mut identity = Identity::to(NQN);
+    identity.queue_size = 4;
+    let mut host = Association::new(target.address, identity, Style::default());
+    for cid in 100..104 {
+        host.admin
+            .start_as(cid, command(0x0c, 0, [0; 6]), With::Nothing);
+    }
+    host.admin
+        .start_as(100, command(0x18, 0, [0; 6]), With::Nothing);
+    assert_eq!(host.admin.wait(100).status, 0x03, "a conflict");
+    // One command too many ends the connection, which waits for none of them.
+    host.admin
+        .start_as(200, command(0x18, 0, [0; 6]), With::Nothing);
+    host.admin.closed();
+}
+
+#[test]
 fn a_host_that_is_silent_for_too_long_loses_its_association() {
     let target = Target::start();
     // A host without a timer may be silent.

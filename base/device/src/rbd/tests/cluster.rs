@@ -37,6 +37,8 @@ type Script = Box<dyn FnMut(Change) -> Act + Send>;
 /// Content of a cluster.
 pub(super) struct State {
     pub(super) data: Vec<u8>,
+    /// Size of the image, if it is another than that of the data.
+    pub(super) size_bytes: Option<u64>,
     /// Identifier of the image.
     pub(super) image: String,
     pub(super) features: u64,
@@ -84,6 +86,7 @@ impl Cluster {
             conf: conf.clone(),
             state: Mutex::new(State {
                 data: vec![0; size],
+                size_bytes: None,
                 image: "10a2".to_owned(),
                 features: FEATURE_EXCLUSIVE_LOCK | 1,
                 connects: 0,

@@ -178,9 +178,11 @@ unsafe extern "C" fn close(handle: Handle) -> c_int {
 }
 
 unsafe extern "C" fn size(handle: Handle, to: *mut u64) -> c_int {
-    let len = lock(&cluster(handle).state).data.len();
+    let cluster = cluster(handle);
+    let state = lock(&cluster.state);
+    let size_bytes = state.size_bytes.unwrap_or(state.data.len() as u64);
     // SAFETY: the caller passes a place for the number.
-    unsafe { *to = len as u64 };
+    unsafe { *to = size_bytes };
     0
 }
 

@@ -100,3 +100,51 @@ fn a_holder_that_cannot_be_found_is_unknown() {
         assert!(refused.contains("who holds it now is unknown"), "{refused}");
     });
 }
+
+#[test]
+fn an_image_that_shrinks_takes_no_more_requests() {
+    let cluster = Cluster::new(SIZE, |_| Act::Answer);
+    with_device(&cluster, |device, cluster| async move {
+        let end = SIZE as u64 - 512;
+        device
+            .write(end, Buf::copied(&[1; 512]))
+            .await
+            .expect("whole");
+        cluster.state().size_bytes = Some(end + 256);
+        let cut = device.write(end, Buf::copied(&[2; 512])).await;
+        cut.expect_err("librbd would cut it off");
+        for late in [
+            device.write(0, Buf::copied(&[3; 512])).await,
+            device.read(0, Buf::zeroed(512)).await,
+        ] {
+            let error = late.expect_err("for good");
+            assert_eq!(error.kind(), ErrorKind::Lost);
+            assert!(
+                error.report().contains("DATA IS LOST"),
+                "{}",
+                error.report()
+            );
+        }
+    });
+}
+
+#[test]
+fn a_change_that_librbd_has_cut_off_fails() {
+    let cluster = Cluster::new(SIZE, |change| match change {
+        Change::None => Act::Answer,
+        _ => Act::Hold,
+    });
+    with_device(&cluster, |device, cluster| async move {
+        let end = SIZE as u64 - 512;
+        let write = |at| device.write(at, Buf::copied(&[1; 512]));
+        let (cut, whole) = (write(end), write(0));
+        until(|| cluster.state().held.len() == 2).await;
+        cluster.state().size_bytes = Some(end);
+        // The thread that asks for the lock asks for the size as well.
+        rt::sleep(4 * TIMES.keep).await;
+        cluster.release();
+        let error = cut.await.expect_err("it is not stored");
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        whole.await.expect("it is stored");
+    });
+}

@@ -63,7 +63,7 @@ fn a_machine_without_librbd_names_the_package() {
     }
     let cluster = Cluster::new(SIZE, |_| Act::Answer);
     run(async move {
-        let opened = RbdDevice::open_with(&cluster.address(), none, TIMES).await;
+        let opened = RbdDevice::open_with(&cluster.address(), Access::Serve, none, TIMES).await;
         let refused = opened.expect_err("it is missing").report();
         assert!(refused.contains("install the package librbd1"), "{refused}");
         assert!(refused.contains("libno-such-rbd.so.1"), "{refused}");
@@ -107,6 +107,29 @@ fn a_snapshot_is_read_only_and_takes_no_lock() {
         let owner = cluster.state().owner.clone().expect("as before");
         assert!(other.ends_with(&owner), "{other}");
         assert_eq!(cluster.state().changes, [Change::None]);
+    });
+}
+
+#[test]
+fn a_look_at_an_image_changes_nothing_and_fences_nobody() {
+    let cluster = Cluster::new(SIZE, |_| Act::Answer);
+    let other = cluster.lock_by_another();
+    run(async move {
+        let address = cluster.address();
+        let look = async || RbdDevice::open_with(&address, Access::Look, whole, TIMES).await;
+        let refused = look().await.expect_err("another client lives");
+        assert!(refused.report().contains(&other), "{}", refused.report());
+        // The other client is cut off from the cluster for a while.
+        cluster.state().watchers.clear();
+        let owner = cluster.state().owner.clone();
+        let device = look().await.expect("nobody has it open");
+        assert!(device.read_only());
+        device.read(0, Buf::zeroed(512)).await.expect("read");
+        let written = device.write(0, Buf::zeroed(512)).await;
+        assert_eq!(kind(written), Some(ErrorKind::ReadOnly));
+        let state = cluster.state();
+        assert_eq!(state.owner, owner);
+        assert!(state.blocklist.is_empty() && state.notes.is_empty());
     });
 }
 
@@ -189,7 +212,7 @@ fn a_start_that_is_given_up_leaves_no_lock() {
             lapse: Duration::from_secs(20),
             ..TIMES
         };
-        let late = RbdDevice::open_with(&address, whole, times).await;
+        let late = RbdDevice::open_with(&address, Access::Serve, whole, times).await;
         let late = late.expect_err("it took too long").report();
         assert!(
             late.contains("the cluster has not opened it within 50ms"),

@@ -6,6 +6,7 @@ use std::path::Path;
 use forebay_block::{Context as _, DeviceInfo, Error, ErrorKind, Identity, Result};
 use forebay_cache::Devices;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_device::rbd::Access;
 use forebay_metadata::superblock::Superblock;
 
 use super::Place;
@@ -111,7 +112,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
             // A server may serve one client only, the daemon. An image's lock is the daemon's.
             Some(DeviceKind::Nbd { .. } | DeviceKind::Rbd(_)) if running => continue,
             Some(other) => {
-                if let Some(device) = connect(other).await.context(place)? {
+                if let Some(device) = connect(other, Access::Look).await.context(place)? {
                     whole(&device.info())?;
                     seen.identities[number] = sized(&device.info());
                     seen.add(&config, number, device.info())?;
