@@ -202,6 +202,67 @@ pub fn owner() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
+/// A mount of this process.
+#[derive(Debug)]
+pub(super) struct OwnMount {
+    /// The connection to the kernel, which ends with the file system.
+    connection: OwnedFd,
+    /// Number of the file system's device, as in the mount table. No other file system has it
+    /// before this one has ended.
+    device: String,
+}
+
+impl OwnMount {
+    /// Returns the mount that was just made on `path`.
+    ///
+    /// # Errors
+    /// Errors of the system; `NotFound` if it is there no longer.
+    pub(super) fn new(path: &Path, connection: OwnedFd) -> Result<Self> {
+        let made = topmost_on(path)?.filter(|mount| mount.kind == FS_TYPE);
+        let gone = || Error::new(ErrorKind::NotFound, "it was unmounted at once");
+        Ok(Self {
+            connection,
+            device: made.ok_or_else(gone)?.device,
+        })
+    }
+
+    /// Returns whether the file system is mounted anywhere.
+    pub(super) fn is_mounted(&self) -> bool {
+        let mut state = libc::pollfd {
+            fd: self.connection.as_raw_fd(),
+            events: 0,
+            revents: 0,
+        };
+        // SAFETY: one entry, which lives through the call, and an open descriptor.
+        let found = unsafe { libc::poll(&raw mut state, 1, 0) };
+        found != 1 || state.revents & libc::POLLERR == 0
+    }
+
+    /// Unmounts `path` if this mount is there. Returns false if it is still in use: as [`unmount`],
+    /// or because it was moved or covered by another mount.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub(super) fn unmount(&self, path: &Path) -> Result<bool> {
+        if !self.is_mounted() {
+            tracing::warn!(
+                mountpoint = %path.display(),
+                "the file system was unmounted by another program"
+            );
+            return Ok(true);
+        }
+        let found = topmost_on(path).context(|| "the mount table")?;
+        if found.is_none_or(|mount| mount.device != self.device) {
+            tracing::warn!(
+                mountpoint = %path.display(),
+                "the file system is not on its mountpoint any more, and ends with this process"
+            );
+            return Ok(false);
+        }
+        unmount(path)
+    }
+}
+
 /// Unmounts `path`. Returns false if it is still in use after a second: then it only loses its
 /// mountpoint.
 ///
@@ -252,22 +313,39 @@ fn umount(path: &Path, flags: i32) -> io::Result<()> {
 
 /// Returns the type of the topmost mount on `path`, according to the mount table.
 fn mounted_type(path: &Path) -> io::Result<Option<String>> {
+    Ok(topmost_on(path)?.map(|mount| mount.kind))
+}
+
+/// A line of the mount table.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    /// Number of the device, `major:minor`.
+    device: String,
+    /// Type of the file system.
+    kind: String,
+}
+
+/// Returns the topmost mount on `path`, according to the mount table.
+fn topmost_on(path: &Path) -> io::Result<Option<Mounted>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(topmost(&table, path))
 }
 
-/// Returns the type of the last mount on `path` in a mount table of proc(5), with the lines
+/// Returns the last mount on `path` in a mount table of proc(5), with the lines
 /// `id parent major:minor root MOUNTPOINT options [fields] - TYPE source options`.
-fn topmost(table: &[u8], path: &Path) -> Option<String> {
-    let mut types = table.split(|&byte| byte == b'\n').filter_map(|line| {
+fn topmost(table: &[u8], path: &Path) -> Option<Mounted> {
+    let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(|line| {
         let mut words = line.split(|&byte| byte == b' ');
-        if unescape(words.nth(4)?) != path {
+        let device = text(words.nth(2)?);
+        if unescape(words.nth(1)?) != path {
             return None;
         }
         words.find(|word| *word == b"-")?;
-        Some(String::from_utf8_lossy(words.next()?).into_owned())
+        let kind = text(words.next()?);
+        Some(Mounted { device, kind })
     });
-    types.next_back()
+    mounts.next_back()
 }
 
 /// Decodes a path of the mount table, where blanks and backslashes are three octal digits.

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use forebay_block::Result;
 use fuser::{BackgroundSession, Config, Filesystem, Session, SessionACL};
 
-use super::mountpoint::{self, Access};
+use super::mountpoint::{self, Access, OwnMount};
 
 /// A mounted file system. Dropping it unmounts.
 #[derive(Debug)]
 pub struct Mount {
     mountpoint: PathBuf,
+    own: OwnMount,
     session: Option<BackgroundSession>,
     mounted: bool,
 }
@@ -33,13 +34,17 @@ pub fn mount(
     // Removed after the unmount, if this fails.
     let (mountpoint, made) = mountpoint::prepare(place)?;
     let device = mountpoint::mount(&mountpoint, source, access)?;
+    let ours = device.try_clone()?;
     // From here on, dropping this unmounts.
     let mut mount = Mount {
+        own: OwnMount::new(&mountpoint, device.try_clone()?).inspect_err(|_| {
+            // The error below says more than one of this.
+            let _ = mountpoint::unmount(&mountpoint);
+        })?,
         mountpoint,
         session: None,
         mounted: true,
     };
-    let ours = device.try_clone()?;
     let mut config = Config::default();
     config.n_threads = Some(threads);
     config.clone_fd = true;
@@ -62,8 +67,14 @@ impl Mount {
         &self.mountpoint
     }
 
+    /// Returns whether the file system is mounted anywhere. Another program may have unmounted it.
+    #[must_use]
+    pub fn is_mounted(&self) -> bool {
+        self.own.is_mounted()
+    }
+
     /// Unmounts. Returns false if the file system is in use: it is then served until its last user
-    /// closes it or the process ends.
+    /// closes it or the process ends. A mount of another program stays, also on the same path.
     ///
     /// # Errors
     /// Errors of the system.
@@ -74,7 +85,7 @@ impl Mount {
     fn end(&mut self) -> Result<bool> {
         self.mounted = false;
         let session = self.session.take();
-        let gone = mountpoint::unmount(&self.mountpoint)?;
+        let gone = self.own.unmount(&self.mountpoint)?;
         if gone && let Some(session) = session {
             // The kernel has released the threads, whatever their results.
             if let Err(error) = session.join() {

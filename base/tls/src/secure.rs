@@ -305,15 +305,21 @@ fn broken(peer: &str, error: &rustls::Error) -> Error {
     let (kind, what) = match error {
         rustls::Error::NoCertificatesPresented => (
             ErrorKind::Permission,
-            format!("the {peer} shows no certificate"),
+            format!("the {peer} shows no certificate\nhelp: give it one"),
         ),
         rustls::Error::InvalidCertificate(why) => (
             ErrorKind::Permission,
-            format!("the {peer}'s certificate is refused: {why}"),
+            format!(
+                "the {peer}'s certificate is refused: {why}\n\
+                 help: see its authority, names and dates"
+            ),
         ),
         rustls::Error::AlertReceived(alert) => (
             ErrorKind::Disconnected,
-            format!("the {peer} ended TLS with the alert {alert:?}"),
+            format!(
+                "the {peer} ended TLS with the alert {alert:?}\n\
+                 help: see its log; it may want a certificate, or another one"
+            ),
         ),
         _ => (ErrorKind::InvalidInput, format!("TLS: {error}")),
     };

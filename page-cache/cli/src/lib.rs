@@ -1,6 +1,7 @@
 //! `forebay pagecache`: the distributed page cache. Its directory and nodes are processes of their
 //! own, beside the daemon.
 
+mod mount;
 mod report;
 mod signals;
 
@@ -18,7 +19,7 @@ use forebay_cluster::{
     Placement, Replicas, WriteBack,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
-use forebay_mount::{SharedMount, Users};
+use forebay_mount::SharedMount;
 use forebay_terminal::duration::Durations;
 use forebay_terminal::log_filter;
 use forebay_terminal::number::whole;
@@ -360,24 +361,19 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     let node = Node::join(options)?;
     let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
     out::print(&format!("{id}: joined with {memory}\n"))?;
-    let mount = match &arguments.mount {
-        None => None,
-        Some(place) => {
-            let users = match arguments.allow_other {
-                true => Users::All,
-                false => Users::Mounter,
-            };
-            let mount = forebay_mount::mount(node.names()?, place, users)?;
-            out::print(&format!("{id}: mounted on {}\n", place.display()))?;
-            Some(mount)
-        }
-    };
-    serve_until_signal(&mut signals, || node.broken())?;
+    let place = arguments.mount.as_deref();
+    let mount =
+        (place.map(|place| mount::mount(&node, id, place, arguments.allow_other))).transpose()?;
+    let unmounted = || mount::unmounted(id, place?, mount.as_ref()?);
+    let served = serve_until_signal(&mut signals, || node.broken().or_else(unmounted));
+    if served.is_err() && node.broken().is_some() {
+        return served;
+    }
     // First: the mount holds the node's files.
     mount.map_or(Ok(true), SharedMount::unmount)?;
     // Threads of a mount that programs still have open may be within an operation.
     match node.leave() {
-        true => out::print(&format!("{id}: left\n")),
+        true => out::print(&format!("{id}: left\n")).and(served),
         false => Err(Error::new(
             ErrorKind::TimedOut,
             format!(

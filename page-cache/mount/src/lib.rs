@@ -142,6 +142,12 @@ fn check_apart(source: &Path, mountpoint: &Path) -> Result<()> {
 }
 
 impl SharedMount {
+    /// Returns whether the files are mounted. Another program may have unmounted them.
+    #[must_use]
+    pub fn is_mounted(&self) -> bool {
+        self.mount.as_ref().is_some_and(Mount::is_mounted)
+    }
+
     /// Unmounts. Returns false if the mount is in use: then it loses its mountpoint, and its users
     /// get errors (`ENOTCONN`) from now on.
     ///

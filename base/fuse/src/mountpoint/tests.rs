@@ -40,9 +40,10 @@ const TABLE: &[u8] = b"22 1 0:20 / /proc rw shared:5 - proc proc rw\n\
 
 #[test]
 fn the_mount_table_is_read_from_the_top() {
-    let found = |path: &str| topmost(TABLE, Path::new(path));
-    assert_eq!(found("/run/a b").as_deref(), Some(FS_TYPE));
-    assert_eq!(found("/run/c").as_deref(), Some("fuse.sshfs"));
+    let found = |path: &str| topmost(TABLE, Path::new(path)).map(|it| (it.device, it.kind));
+    let line = |device: &str, kind: &str| Some((device.to_owned(), kind.to_owned()));
+    assert_eq!(found("/run/a b"), line("0:41", FS_TYPE));
+    assert_eq!(found("/run/c"), line("0:42", "fuse.sshfs"));
     assert_eq!(found("/run"), None);
     assert_eq!(unescape(b"a\\134b\\04"), Path::new("a\\b\\04"));
 }
@@ -103,4 +104,32 @@ fn a_dead_mount_is_cleared_only_if_it_is_ours() {
     );
     assert!(unmount(&dir.0).expect("unmounted"));
     assert!(unmount(&dir.0).expect("nothing to do"));
+}
+
+#[test]
+fn a_mount_of_another_program_on_the_same_path_stays() {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new("foreign mounts");
+    let path = &dir.0;
+    let mount = || {
+        let connection = mount_as(FS_TYPE, path, "forebay:db", Access::default());
+        OwnMount::new(path, connection.expect("mounted")).expect("it is there")
+    };
+    let (first, second) = {
+        let first = mount();
+        umount(path, 0).expect("by hand");
+        (first, mount())
+    };
+    assert!(!first.is_mounted() && second.is_mounted());
+    assert!(first.unmount(path).expect("nothing to do"));
+    assert!(second.is_mounted(), "the other one's");
+    // A mount over it.
+    let third = mount();
+    assert!(!second.unmount(path).expect("nothing is done"));
+    assert!(third.is_mounted());
+    assert!(third.unmount(path).expect("unmounted") && !third.is_mounted());
+    assert!(second.unmount(path).expect("unmounted") && !second.is_mounted());
+    assert_eq!(mounted_type(path).expect("a table"), None);
 }

@@ -442,7 +442,7 @@ fn run(
 }
 
 /// Returns whether this process may mount, and says so if not.
-fn can_mount() -> bool {
+pub(super) fn can_mount() -> bool {
     // SAFETY: the call has no preconditions.
     let is_root = unsafe { libc::geteuid() } == 0;
     let can = is_root && Path::new("/dev/fuse").exists();

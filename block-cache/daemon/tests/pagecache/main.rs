@@ -191,6 +191,47 @@ fn a_second_directory_on_a_source_gets_an_error_that_names_the_first() {
     assert!(line.ends_with(": ready\n"), "{line}");
 }
 
+/// An operator unmounts by hand, and starts another node on the same mountpoint.
+#[test]
+fn a_node_that_was_unmounted_by_hand_ends_and_touches_no_other_mount() {
+    if !kills::can_mount() {
+        return;
+    }
+    let place = Place::new("pagecache-unmounted");
+    let mountpoint = place.source.with_extension("mount");
+    let (_directory, _) = start(place.directory("4M"));
+    let node = |id: &str| {
+        let mut command = place.command(&["node", "--id", id, "--memory", "1M"]);
+        command.arg("--mount").arg(&mountpoint);
+        command
+    };
+    let (mut first, log) = start_logging(&place, node("1"), "node");
+    let mut line = String::new();
+    first.1.read_line(&mut line).expect("it says so");
+    assert!(line.contains("mounted on"), "{line}");
+    first.0.signal(libc::SIGSTOP);
+    let by_hand = Command::new("umount").arg("-l").arg(&mountpoint).status();
+    assert!(by_hand.expect("it runs").success());
+    let (mut second, _) = start(node("2"));
+    let mut line = String::new();
+    second.1.read_line(&mut line).expect("it says so");
+    assert!(line.contains("mounted on"), "{line}");
+    first.0.signal(libc::SIGCONT);
+    let ended = first.0.wait().expect("it ends by itself");
+    assert_eq!(ended.code(), Some(1));
+    logged(&log, |text| {
+        text.contains("was unmounted by another program")
+    });
+    std::fs::write(mountpoint.join("file"), "data").expect("mounted");
+    second.0.signal(libc::SIGTERM);
+    assert!(second.0.wait().expect("it ends").success());
+    assert!(
+        place.source.join("file").exists(),
+        "written into the source"
+    );
+    let _ = std::fs::remove_dir(&mountpoint);
+}
+
 /// Every fault of the mountpoint is reported before the node joins, so that it gets no page.
 #[test]
 fn a_node_looks_at_its_mountpoint_before_it_joins() {

@@ -65,6 +65,9 @@ fn a_command_takes_the_identifier_of_a_waiting_event_request() {
         host.admin
             .start_as(cid, command(0x0c, 0, [0; 6]), With::Nothing);
     }
+    // The target has begun to execute them when it answers a later command.
+    let keep_alive = command(0x18, 0, [0; 6]);
+    assert_eq!(host.admin.call(keep_alive, With::Nothing).status, 0);
     for cid in events {
         host.admin
             .start_as(cid, command(0x18, 0, [0; 6]), With::Nothing);
@@ -96,10 +99,14 @@ fn a_full_queue_displaces_no_event_request() {
     let mut identity = Identity::to(NQN);
     identity.queue_size = 4;
     let mut host = Association::new(target.address, identity, Style::default());
-    for cid in 100..104 {
+    for cid in 100..103 {
         host.admin
             .start_as(cid, command(0x0c, 0, [0; 6]), With::Nothing);
     }
+    let keep_alive = command(0x18, 0, [0; 6]);
+    assert_eq!(host.admin.call(keep_alive, With::Nothing).status, 0);
+    host.admin
+        .start_as(103, command(0x0c, 0, [0; 6]), With::Nothing);
     host.admin
         .start_as(100, command(0x18, 0, [0; 6]), With::Nothing);
     assert_eq!(host.admin.wait(100).status, 0x03, "a conflict");
