@@ -36,6 +36,14 @@ pub struct Tls {
     pub hostname: String,
 }
 
+impl Uri {
+    /// Returns whether it names a socket by a relative path, which means another one elsewhere.
+    #[must_use]
+    pub fn is_relative(&self) -> bool {
+        matches!(&self.address, Address::Unix(path) if path.is_relative())
+    }
+}
+
 impl fmt::Display for Uri {
     /// Prints no parameters of TLS.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,7 +97,20 @@ impl FromStr for Uri {
             "nbd+unix" | "nbds+unix" => return Err(invalid("a Unix socket has no host")),
             "nbd" | "nbds" => {
                 let host = host.to_lowercase();
-                let address = resolve(&host, PORT).ok_or_else(|| invalid("the host is unknown"))?;
+                if host.contains('@') {
+                    return Err(invalid("NBD has no users"));
+                }
+                let unknown = || match has_port(&host) {
+                    Some(false) => invalid("the port is no number up to 65535"),
+                    _ => {
+                        let what = format!(
+                            "NBD server {host}: the name is not known\n\
+                             help: see /etc/hosts and the name servers, or write its address"
+                        );
+                        Error::new(ErrorKind::NotFound, what)
+                    }
+                };
+                let address = resolve(&host, PORT).ok_or_else(unknown)?;
                 let (name, server) = match host.rsplit_once(':') {
                     Some((name, _)) if !host.ends_with(']') => (name, host.clone()),
                     _ => (&*host, format!("{host}:{PORT}")),
@@ -129,6 +150,13 @@ impl FromStr for Uri {
             tls,
         })
     }
+}
+
+/// Returns whether a host has a port that is a number of 16 bits. Returns `None` without a port.
+fn has_port(host: &str) -> Option<bool> {
+    // The colons of an IPv6 address are within brackets.
+    let (_, port) = host.rsplit_once(':')?;
+    (!port.ends_with(']')).then(|| port.parse::<u16>().is_ok())
 }
 
 #[cfg(test)]
@@ -179,6 +207,7 @@ mod tests {
             "nbd://localhost/x?tls-certificates=/pki",
             "nbd+vsock://2:10809/x",
             "nbd://127.0.0.1:99999/x",
+            "nbd://me@127.0.0.1/x",
             "nbd+unix://host/x?socket=/y",
             "nbd+unix:///x",
             "nbd+unix:///x?socket=",
@@ -187,5 +216,14 @@ mod tests {
             let error = text.parse::<Uri>().expect_err(text);
             assert!(error.report().contains("nbd://HOST:PORT/EXPORT"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_not_known_is_no_syntax_error() {
+        let error = "nbd://nosuch.host.invalid/db".parse::<Uri>();
+        let error = error.expect_err("reserved by RFC 2606");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report());
+        assert_eq!(has_port("[::1]"), None);
+        assert_eq!(has_port("[::1]:7"), Some(true));
     }
 }

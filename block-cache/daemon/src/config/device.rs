@@ -192,14 +192,19 @@ impl RawDevice {
                     let what = |number| format!("device {name:?} cannot have {number} connections");
                     Whole::check(connections, problems, what, "")
                 });
-                match uri.get_ref().parse() {
+                match uri.get_ref().parse::<nbd::Uri>() {
+                    Ok(parsed) if parsed.is_relative() => {
+                        let what = format!("device {name:?}: the socket is not an absolute path");
+                        let help = "write the whole path: the device is known by its URI";
+                        problems.add(&uri.span(), what, help);
+                        return None;
+                    }
                     Ok(parsed) => DeviceKind::Nbd {
                         uri: Box::new(parsed),
                         connections: connections
                             .map_or(1, |number| u16::try_from(number).expect("at most 16")),
                     },
                     Err(error) => {
-                        let error: forebay_block::Error = error;
                         let help = "write uri = \"nbd://HOST:PORT/EXPORT\"";
                         problems.add(&uri.span(), error.report(), help);
                         return None;

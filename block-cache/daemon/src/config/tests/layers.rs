@@ -194,7 +194,12 @@ fn an_image_of_a_cluster_backs_a_volume_and_no_cache() {
             "uri = \"u\", pool = ",
             "`uri` means nothing",
         ),
-        (&text, "\n]\ncache", twin, "are both vms/db"),
+        (
+            &short,
+            "\n]\ncache",
+            twin,
+            "are both vms/db of /etc/ceph/ceph.conf",
+        ),
         (&snapshot, "no", "no", "lies on a snapshot"),
     ] {
         let report = parse(&text.replacen(from, to, 1)).expect_err(to).report();
@@ -228,6 +233,11 @@ fn an_nbd_export_backs_a_volume_and_no_cache() {
             "nbd://127.0.0.1/a",
             "nbd+vsock://2/a",
             "vsock is not supported",
+        ),
+        (
+            "nbd://127.0.0.1/a",
+            "nbd+unix:///a?socket=s",
+            "the socket is not an absolute path",
         ),
         (
             "nbd://127.0.0.1/a",
