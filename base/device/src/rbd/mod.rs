@@ -419,8 +419,8 @@ impl Shared {
 fn lost_lock(address: &Address, holder: Result<Option<String>>) -> Error {
     let holder = match holder {
         Ok(Some(holder)) => format!("{holder} holds it now"),
-        Ok(None) => "nobody holds it now".to_owned(),
-        Err(_) => "who holds it now is unknown".to_owned(),
+        Ok(None) => "no client holds it now".to_owned(),
+        Err(_) => "its holder is unknown".to_owned(),
     };
     let what = format!(
         "RBD image {address}: its exclusive lock was taken from this client; {holder}\n\

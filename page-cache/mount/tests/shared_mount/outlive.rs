@@ -99,7 +99,7 @@ fn files_that_a_dead_mounts_programs_store_into_are_not_cached() {
     map.store(0, b"d");
     drop((map, file));
     clear(&cluster.mountpoint(1));
-    soon("nobody has it open", || File::open(&paths[1]).is_ok());
+    soon("no client has it open", || File::open(&paths[1]).is_ok());
     assert_eq!(text(&paths[1]), "data");
     let refused = Map::new(&open(&paths[1]), 4, false).err();
     assert_eq!(

@@ -85,7 +85,7 @@ fn a_client_on_the_blocklist_whose_lock_nobody_has_says_so() {
         cluster.break_lock(&own);
         let refused = device.read(0, Buf::zeroed(512)).await;
         let refused = refused.expect_err("it is fenced").report();
-        assert!(refused.contains("nobody holds it now"), "{refused}");
+        assert!(refused.contains("no client holds it now"), "{refused}");
     });
 }
 
@@ -97,7 +97,7 @@ fn a_holder_that_cannot_be_found_is_unknown() {
         cluster.state().connects = -110;
         let refused = device.read(0, Buf::zeroed(512)).await;
         let refused = refused.expect_err("it is fenced").report();
-        assert!(refused.contains("who holds it now is unknown"), "{refused}");
+        assert!(refused.contains("its holder is unknown"), "{refused}");
     });
 }
 

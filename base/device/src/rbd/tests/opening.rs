@@ -96,7 +96,7 @@ fn a_snapshot_is_read_only_and_takes_no_lock() {
     run(async move {
         let mut address = cluster.address();
         address.snapshot = Some("s".to_owned());
-        let device = open(&address).await.expect("whoever has the lock");
+        let device = open(&address).await.expect("with any holder of the lock");
         assert!(device.read_only());
         let buf = Buf::zeroed(512);
         device.read(0, buf.clone()).await.expect("read");
@@ -122,7 +122,7 @@ fn a_look_at_an_image_changes_nothing_and_fences_nobody() {
         // The other client is cut off from the cluster for a while.
         cluster.state().watchers.clear();
         let owner = cluster.state().owner.clone();
-        let device = look().await.expect("nobody has it open");
+        let device = look().await.expect("no client has it open");
         assert!(device.read_only());
         device.read(0, Buf::zeroed(512)).await.expect("read");
         let written = device.write(0, Buf::zeroed(512)).await;
