@@ -6,7 +6,7 @@
 use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -224,6 +224,11 @@ impl OwnMount {
             connection,
             device: made.ok_or_else(gone)?.device,
         })
+    }
+
+    /// Returns the connection to the kernel.
+    pub(super) fn connection(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
     }
 
     /// Returns whether the file system is mounted anywhere.

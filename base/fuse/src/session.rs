@@ -1,6 +1,6 @@
 //! A file system on its mountpoint, with the threads that serve it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use forebay_block::Result;
@@ -34,11 +34,10 @@ pub fn mount(
     // Removed after the unmount, if this fails.
     let (mountpoint, made) = mountpoint::prepare(place)?;
     let device = mountpoint::mount(&mountpoint, source, access)?;
-    let ours = device.try_clone()?;
     // From here on, dropping this unmounts.
     let mut mount = Mount {
         own: OwnMount::new(&mountpoint, device.try_clone()?).inspect_err(|_| {
-            // The error below says more than one of this.
+            // An error of this would hide the first one.
             let _ = mountpoint::unmount(&mountpoint);
         })?,
         mountpoint,
@@ -53,8 +52,7 @@ pub fn mount(
         false => SessionACL::Owner,
     };
     let session = Session::from_fd(filesystem, device, users, config)?;
-    mounted(ours.as_fd())?;
-    drop(ours);
+    mounted(mount.own.connection())?;
     mount.session = Some(session.spawn()?);
     made.keep();
     Ok(mount)

@@ -15,8 +15,8 @@ const SPARE: usize = 2;
 /// Number of requests in a row after which a thread is in surplus, until it parks. Parking and
 /// unparking cost more than a request in memory.
 const PATIENCE: u32 = 64;
-/// Longest time for which a thread is parked. It notices then that the file system was unmounted by
-/// someone else.
+/// Longest time for which a thread is parked. It then notices that another program has unmounted
+/// the file system.
 const PARK_MAX: Duration = Duration::from_secs(60);
 
 thread_local! {

@@ -26,7 +26,7 @@
 //! gets it by asking. A client that takes it by force puts this one on the cluster's blocklist
 //! first: no request of this client is carried out from then on. The device notices by the error of
 //! a request, or by the question of a thread that asks every [`Times::keep`]. It then fails all
-//! requests until the daemon is started anew, with an error that names the new holder.
+//! requests until the daemon is restarted, with an error that names the new holder.
 //!
 //! A snapshot is opened read-only, without a lock.
 

@@ -1,4 +1,4 @@
-//! Allocation of a volume, beside writes, discards and write-backs.
+//! Allocation of a volume during writes, discards and write-backs.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -141,7 +141,7 @@ async fn change(volume: Rc<dyn BlockDevice>, model: Rc<Model>, rng: Rng, part: R
     model.running.set(model.running.get() - 1);
 }
 
-/// Runs writers beside queries. Returns the number of wrong blocks, and that of holes found.
+/// Runs writers and queries at a time. Returns the numbers of wrong blocks and of holes.
 fn life(seed: u64, mode: Mode, fault: Option<Fault>) -> (usize, usize) {
     run(&world(seed, 600 << 10, 512), async move |disks| {
         make_sizes(&disks, &[4096, 32 << 10]).await;

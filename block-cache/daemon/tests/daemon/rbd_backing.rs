@@ -149,7 +149,7 @@ fn an_image_survives_kills_of_the_daemon_and_of_its_osd() {
     check_blocks(&mut place.connect(), 0..BLOCKS);
     ceph.kill_osd();
     place.ok(&["detach", "db"]);
-    // The image holds all data by itself, and nobody's lock.
+    // The image holds all data by itself, and its lock is free.
     let image = ceph.export("exported");
     check_image(&image);
     let data = std::fs::read(&image).expect("exported");

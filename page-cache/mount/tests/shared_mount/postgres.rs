@@ -12,7 +12,7 @@ use super::cluster::{can_mount, clear, skipped};
 use super::users::cluster_for_all;
 
 /// A user of the machine other than root, as whom PostgreSQL does not run.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 /// Rows that are committed before each kill.
 const ROWS: u64 = 150;
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -28,9 +28,9 @@ fn programs() -> Option<PathBuf> {
     programs
 }
 
-fn by_nobody(program: PathBuf) -> Command {
+fn unprivileged(program: PathBuf) -> Command {
     let mut command = Command::new(program);
-    command.uid(NOBODY).gid(NOBODY).current_dir("/");
+    command.uid(UNPRIVILEGED).gid(UNPRIVILEGED).current_dir("/");
     command
 }
 
@@ -45,7 +45,7 @@ impl Server {
     fn start(programs: &Path, database: &Path, sockets: &Path) -> Self {
         // Of a killed server.
         let _ = fs::remove_file(database.join("postmaster.pid"));
-        let mut command = by_nobody(programs.join("postgres"));
+        let mut command = unprivileged(programs.join("postgres"));
         command.arg("-D").arg(database);
         let directory = format!("unix_socket_directories={}", sockets.display());
         command.args(["-c", "listen_addresses=", "-c", &directory]);
@@ -67,7 +67,7 @@ impl Server {
     }
 
     fn client(&self) -> Command {
-        let mut client = by_nobody(self.programs.join("psql"));
+        let mut client = unprivileged(self.programs.join("psql"));
         client.args(["-X", "-q", "-A", "-t", "-U", "bench", "-h"]);
         client
             .arg(&self.sockets)
@@ -167,7 +167,7 @@ fn postgresql_loses_no_commit_with_its_processes_or_the_node() {
     fs::create_dir(&sockets).expect("made");
     super::users::mode(&sockets, 0o777);
     let database = cluster.mountpoint(1).join("database");
-    let mut make = by_nobody(programs.join("initdb"));
+    let mut make = unprivileged(programs.join("initdb"));
     make.arg("-D").arg(&database);
     let made = make.args(["-U", "bench", "-A", "trust"]).output();
     let made = made.expect("it runs");

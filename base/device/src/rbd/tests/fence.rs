@@ -78,7 +78,7 @@ fn a_lost_lock_is_noticed_without_requests() {
 }
 
 #[test]
-fn a_client_on_the_blocklist_whose_lock_nobody_has_says_so() {
+fn a_client_on_the_blocklist_says_that_its_lock_is_free() {
     let cluster = Cluster::new(SIZE, |_| Act::Answer);
     with_device(&cluster, |device, cluster| async move {
         let own = cluster.state().owner.clone().expect("it is locked");

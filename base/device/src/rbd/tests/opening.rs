@@ -111,7 +111,7 @@ fn a_snapshot_is_read_only_and_takes_no_lock() {
 }
 
 #[test]
-fn a_look_at_an_image_changes_nothing_and_fences_nobody() {
+fn a_look_at_an_image_changes_nothing_and_fences_no_client() {
     let cluster = Cluster::new(SIZE, |_| Act::Answer);
     let other = cluster.lock_by_another();
     run(async move {
