@@ -53,6 +53,10 @@ pub enum ErrorKind {
     TimedOut,
     /// The peer disconnected or broke the protocol (ECONNRESET).
     Disconnected,
+    /// The peer of a remote device is away. The device has every acknowledged change, and sends it
+    /// to the peer before a later flush succeeds. So such a failed flush has lost nothing
+    /// (EHOSTUNREACH).
+    Unreachable,
 }
 
 impl ErrorKind {
@@ -71,6 +75,7 @@ impl ErrorKind {
             Self::Permission => 13,
             Self::TimedOut => 110,
             Self::Disconnected => 104,
+            Self::Unreachable => 113,
         }
     }
 
@@ -92,6 +97,7 @@ impl ErrorKind {
             Self::Permission => "permission denied",
             Self::TimedOut => "timed out",
             Self::Disconnected => "disconnected",
+            Self::Unreachable => "unreachable",
         }
     }
 }

@@ -59,6 +59,10 @@ impl BackingFailures {
                 self.note_failure(volume).await;
                 return Err(error);
             }
+            if volume.backing.owes_note() {
+                // The peer was away. If this fails, the next start reports a loss that is none.
+                let _ = self.note(volume, false).await;
+            }
             if !volume.backing.unflushed() {
                 self.committer.release_deferred(volume.id);
             }
@@ -69,28 +73,48 @@ impl BackingFailures {
     /// Records durably that a write or a flush failed, and whether clients' writes depended on it.
     /// Clients get the error only after that.
     pub(crate) async fn note_failure(&self, volume: &AttachedVolume) {
-        let hung = volume.backing.take_note();
         // A cache that has failed cannot note anything, and its device may not even answer.
         let shows = !volume.backing.shows_what_it_has()
             && !volume.may_show_lost()
             && self.committer.is_alive();
-        if (hung || shows) && self.set_flush_failed(volume.id, hung).await.is_ok() {
+        if (volume.backing.owes_note() || shows) && self.note(volume, shows).await.is_ok() && shows
+        {
             volume.set_may_show_lost(true);
         }
+    }
+
+    /// Writes to the superblock whether clients' writes may be lost. With `shows`, the device may
+    /// show data that it has lost.
+    async fn note(&self, volume: &AttachedVolume, shows: bool) -> Result<()> {
+        self.change_entry(volume.id, |entry| {
+            let (former, doubt) = volume.backing.note();
+            // Only an own note is taken back.
+            entry.flush_failed = doubt || (entry.flush_failed && !former);
+            entry.may_show_lost |= shows && !planted(Fault::ForgetFailure);
+        })
+        .await
+    }
+
+    /// Changes the superblock's entry of a volume, if there is one.
+    async fn change_entry(&self, id: u16, change: impl FnOnce(&mut VolumeEntry)) -> Result<()> {
+        self.superblock
+            .change(|superblock| {
+                let mut volumes = superblock.volumes.iter_mut();
+                if let Some(entry) = volumes.find(|entry| entry.id == id) {
+                    change(entry);
+                }
+            })
+            .await
     }
 
     /// As [`BackingFailures::note_failure`], before a volume is there, or of one that is being
     /// fitted to a new size.
     pub(crate) async fn set_flush_failed(&self, id: u16, clients_hung_on_it: bool) -> Result<()> {
-        self.superblock
-            .change(|superblock| {
-                let mut volumes = superblock.volumes.iter_mut();
-                if let Some(entry) = volumes.find(|entry| entry.id == id) {
-                    entry.flush_failed |= clients_hung_on_it;
-                    entry.may_show_lost |= !planted(Fault::ForgetFailure);
-                }
-            })
-            .await
+        self.change_entry(id, |entry| {
+            entry.flush_failed |= clients_hung_on_it;
+            entry.may_show_lost |= !planted(Fault::ForgetFailure);
+        })
+        .await
     }
 
     /// Returns, before a volume is attached, whether the next power loss of its backing device may
@@ -120,15 +144,8 @@ impl BackingFailures {
             }
             volume.set_may_show_lost(false);
             // If this fails, the record stays, and costs only comparisons.
-            let _ = self
-                .superblock
-                .change(|superblock| {
-                    let mut volumes = superblock.volumes.iter_mut();
-                    if let Some(entry) = volumes.find(|entry| entry.id == volume.id) {
-                        entry.may_show_lost = false;
-                    }
-                })
-                .await;
+            let forget = |entry: &mut VolumeEntry| entry.may_show_lost = false;
+            let _ = self.change_entry(volume.id, forget).await;
         }
     }
 

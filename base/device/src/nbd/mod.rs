@@ -18,7 +18,7 @@
 //! - **Unflushed changes are sent again**, before any other request, because a server may have lost
 //!   them. If some cannot be sent again, one flush fails and names the bytes.
 //! - **Away**: if the server does not return within [`Times::patience`], all queued and new
-//!   requests fail with `Disconnected`. The device keeps trying.
+//!   requests fail with `Unreachable`. The device keeps trying.
 //! - **Repeated losses**: a request that was in flight at five losses in a row fails, since it may
 //!   be the reason for them.
 //! - **Another export**: an export with another size, other flags or other block sizes is never

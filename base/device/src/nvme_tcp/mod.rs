@@ -24,7 +24,7 @@
 //!   the bytes: either all flushes that wait, or the first one after the loss. A cache then writes
 //!   back those bytes again, and a client learns of the loss.
 //! - **Away**: if the target does not return within [`Times::patience`], all queued and new
-//!   requests fail with `Disconnected`. The device keeps trying.
+//!   requests fail with `Unreachable`. The device keeps trying.
 //! - **Repeated losses**: a request that was in flight at five losses in a row fails, since it may
 //!   be the reason for them.
 //! - **Another namespace** at the same address is never written to, nor one that has shrunk or

@@ -181,12 +181,12 @@ fn a_target_that_stays_away_is_an_error_until_it_is_back() {
     with_device(&target, times, move |device| async move {
         let begin = rt::now();
         let error = device.read(0, Buf::zeroed(4096)).await.expect_err("away");
-        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
         assert!(error.report().contains(&name), "{}", error.report());
         assert!(rt::now() - begin >= patience);
         // Fails at once now.
         let flush = device.flush().await;
-        assert_eq!(kind(flush), Some(ErrorKind::Disconnected));
+        assert_eq!(kind(flush), Some(ErrorKind::Unreachable));
         absence.set(false);
         while device.read(0, Buf::zeroed(4096)).await.is_err() {
             rt::sleep(Duration::from_millis(10)).await;
@@ -203,7 +203,7 @@ fn a_request_that_ends_every_association_is_given_up() {
     with_device(&target, TIMES, |device| async move {
         let error = device.read(8192, Buf::zeroed(4096)).await;
         let error = error.expect_err("it is never answered");
-        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
         let report = error.report();
         assert!(
             report.contains("lost 5 times while a request at byte 8192"),

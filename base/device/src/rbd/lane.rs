@@ -129,7 +129,7 @@ impl Lane {
             "RBD image {image}: the cluster has answered no {kind} for {patience:?}: {cause}\n\
              help: see `ceph health detail`; requests are served when the cluster answers"
         );
-        let error = Error::new(ErrorKind::Disconnected, what);
+        let error = Error::new(ErrorKind::Unreachable, what);
         tracing::error!("{}", error.report());
         *self.stalled.borrow_mut() = Some(error.clone());
         Some(error)

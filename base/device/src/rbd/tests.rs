@@ -208,7 +208,7 @@ fn a_cluster_that_takes_no_writes_fails_new_ones_and_serves_reads() {
                 0..256 => waiting.push(write),
                 _ => {
                     let error = write.await.expect_err("it was never sent");
-                    assert_eq!(error.kind(), ErrorKind::Disconnected);
+                    assert_eq!(error.kind(), ErrorKind::Unreachable);
                     let said = "RBD image vms/db: the cluster has answered no write for 400ms";
                     assert!(error.report().contains(said), "{}", error.report());
                     refused += 1;
@@ -219,7 +219,7 @@ fn a_cluster_that_takes_no_writes_fails_new_ones_and_serves_reads() {
         assert_eq!((refused, cluster.state().held.len()), (44, 256));
         let now = rt::now();
         let late = device.write(0, buf.clone()).await;
-        assert_eq!(kind(late), Some(ErrorKind::Disconnected));
+        assert_eq!(kind(late), Some(ErrorKind::Unreachable));
         assert!(rt::now() - now < TIMES.patience / 4, "at once");
         device
             .read(0, Buf::zeroed(512))

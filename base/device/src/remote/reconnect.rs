@@ -129,7 +129,7 @@ impl Session {
             "{} has been unreachable for more than {patience:?}; still reconnecting",
             self.peer
         );
-        let away = Error::with_source(ErrorKind::Disconnected, what, why.clone());
+        let away = Error::with_source(ErrorKind::Unreachable, what, why.clone());
         if self.away.borrow().is_none() {
             tracing::error!("{}", away.report());
         }
@@ -155,7 +155,7 @@ impl Session {
                  flight",
                 self.name, pending.request.offset
             );
-            let error = Error::with_source(ErrorKind::Disconnected, what, why.clone());
+            let error = Error::with_source(ErrorKind::Unreachable, what, why.clone());
             self.ended(pending, Err(error));
         }
     }

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use forebay_block::{Completion, DeviceInfo, ErrorKind, Op, Request};
 use forebay_io::sim::{FaultPlan, OpClass};
 
 use super::*;
@@ -178,6 +179,66 @@ fn a_flush_of_the_backing_device_that_failed_fails_those_beside_it() {
             rt::sleep(Duration::from_micros(seed)).await;
             assert!(volume.flush().await.is_err(), "seed {seed}");
         });
+    }
+}
+
+/// A device whose flushes fail while its peer is away.
+struct Remote {
+    disk: SimDisk,
+    away: Rc<Cell<Option<ErrorKind>>>,
+}
+
+impl BlockDevice for Remote {
+    fn info(&self) -> DeviceInfo {
+        self.disk.info()
+    }
+
+    fn submit(&self, request: Request, done: Completion) {
+        match self.away.get() {
+            Some(kind) if request.op == Op::Flush => done.complete(Err(kind.into())),
+            _ => self.disk.submit(request, done),
+        }
+    }
+}
+
+/// Writes through to a device, and flushes while its peer is away. The peer returns before the next
+/// flush, or the process ends first. Returns whether the next flush failed, and whether the next
+/// process reports a loss.
+fn flushed_while_away(kind: ErrorKind, returns: bool) -> (bool, bool) {
+    let world = world(1, 2 << 20, 512);
+    run(&world, async move |disks| {
+        make(&disks, 4096).await;
+        let journal = Buf::zeroed(1 << 16);
+        let (cache, _) = open_with(&disks, journal.clone(), 50).await;
+        let away = Rc::new(Cell::new(None));
+        let backing = Rc::new(Remote {
+            disk: disks[1].clone(),
+            away: Rc::clone(&away),
+        });
+        let options = VolumeOptions::new(Mode::WriteThrough);
+        let volume = cache.attach("v", backing, options).await.expect("attaches");
+        volume.write(0, page(1)).await.expect("writes");
+        away.set(Some(kind));
+        volume.flush().await.expect_err("the peer is away");
+        away.set((!returns).then_some(kind));
+        let next = volume.flush().await;
+        let left = Buf::copied(&journal.to_vec());
+        let (cache, _) = open_with(&disks, left, 50).await;
+        let volume = attach(&cache, &disks, Mode::WriteThrough).await;
+        volume.flush().await.expect("flushes");
+        (next.is_err(), cache.stats().volumes[0].loss.is_some())
+    })
+}
+
+/// A device whose peer is unreachable has every acknowledged change, until the process ends. After
+/// other errors it may have dropped changes.
+#[test]
+fn a_flush_succeeds_after_the_peer_was_away() {
+    let away = ErrorKind::Unreachable;
+    assert_eq!(flushed_while_away(away, true), (false, false));
+    assert_eq!(flushed_while_away(away, false), (true, true));
+    for other in [ErrorKind::Disconnected, ErrorKind::TimedOut] {
+        assert_eq!(flushed_while_away(other, true), (true, true));
     }
 }
 

@@ -5,6 +5,8 @@
 //! *session*, and writes of an earlier session do not count. Data that clients wrote there exists
 //! nowhere else. Then no flush succeeds until the next attach of the volume, and that attach
 //! reports the loss (`lost`).
+//!
+//! A flush that fails because the peer of a remote device is away loses nothing.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
@@ -45,8 +47,11 @@ pub(crate) struct Backing {
     /// Ranges of failed client writes. Data that the device shows there may be lost with power, in
     /// spite of later flushes.
     doubtful: RefCell<Vec<Range<u64>>>,
-    /// A flush failed that clients' writes hung on, and the superblock does not say so yet.
-    to_be_noted: Cell<bool>,
+    /// Whether a flush failed that clients' writes depended on, because the peer of the device is
+    /// away, and none has succeeded since. The device's copies end with this process.
+    is_away: Cell<bool>,
+    /// Whether the superblock says that clients' writes may be lost.
+    noted: Cell<bool>,
     /// Serializes flushes: of two concurrent ones, the one with the error for lost data might be
     /// answered last.
     flushing: Semaphore,
@@ -87,7 +92,8 @@ impl Backing {
             given_up: Cell::new(false),
             failed_once: Cell::new(false),
             doubtful: RefCell::default(),
-            to_be_noted: Cell::new(false),
+            is_away: Cell::new(false),
+            noted: Cell::new(false),
             flushing: Semaphore::new(1),
             failed: RefCell::new(None),
             behind: Cell::new(false),
@@ -185,9 +191,20 @@ impl Backing {
         self.doubtful.borrow().iter().any(touches) && !planted(Fault::ClaimBehindFailure)
     }
 
-    /// Returns whether the next process must learn of a failed flush. Returns `true` once.
-    pub(crate) const fn take_note(&self) -> bool {
-        self.to_be_noted.replace(false)
+    /// Returns whether the superblock's note is out of date.
+    pub(crate) fn owes_note(&self) -> bool {
+        self.noted.get() != self.may_lose_writes()
+    }
+
+    /// Returns the superblock's former note, and the one that the caller writes: whether clients'
+    /// writes may be lost if this process ends now.
+    pub(crate) fn note(&self) -> (bool, bool) {
+        let doubt = self.may_lose_writes();
+        (self.noted.replace(doubt), doubt)
+    }
+
+    fn may_lose_writes(&self) -> bool {
+        self.is_away.get() || self.failed.borrow().is_some()
     }
 
     /// Reads what the cache's own copy is compared with.
@@ -305,7 +322,8 @@ impl Backing {
     ///
     /// A failed flush is never retried into success: the device may have dropped the data. Data
     /// that is still in the cache stays dirty. If there was other data, every later flush of this
-    /// attachment fails too.
+    /// attachment fails too. Exception: a device whose peer is [`ErrorKind::Unreachable`] has every
+    /// acknowledged change, and a later flush covers them.
     pub(crate) async fn flush(&self) -> Result<()> {
         self.flushing.acquire(1).await;
         let result = self.flush_alone().await;
@@ -319,6 +337,10 @@ impl Backing {
         if self.volatile
             && let Err(error) = order::flush(self.device.as_ref()).await
         {
+            if error.kind() == ErrorKind::Unreachable {
+                self.is_away.set(self.is_away.get() || self.owes_clients());
+                return Err(error);
+            }
             let name = self.device.info().name;
             tracing::error!(device = name, error = %error.report(), "a flush of the backing device \
                                                                      failed");
@@ -340,10 +362,10 @@ impl Backing {
             if planted(Fault::RetryFailedFlush) {
                 return Err(error);
             }
-            self.to_be_noted.set(self.failed.borrow().is_none());
             self.failed.borrow_mut().get_or_insert(error);
         }
         self.check()?;
+        self.is_away.set(false);
         // Writes that were in flight when the flush began may be covered or not: they count as not.
         self.flushed.set(self.flushed.get().max(covered[0]));
         self.clients[2].set(self.clients[2].get().max(covered[1]));

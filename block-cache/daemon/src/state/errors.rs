@@ -62,7 +62,9 @@ const fn usual_remedy(kind: ErrorKind) -> &'static str {
         ErrorKind::ShuttingDown => "repeat the command after the next start",
         ErrorKind::Permission => "run this as a user that may do it (root: with sudo)",
         ErrorKind::TimedOut => "see whether the device or daemon answers, and repeat the command",
-        ErrorKind::Disconnected => "see whether the other side runs, and repeat the command",
+        ErrorKind::Disconnected | ErrorKind::Unreachable => {
+            "see whether the other side runs, and repeat the command"
+        }
         _ => "read the daemon's log",
     }
 }

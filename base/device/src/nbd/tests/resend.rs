@@ -154,7 +154,7 @@ fn a_request_that_ends_every_connection_is_given_up() {
     });
     with_device(&server, settings(), |device| async move {
         let error = device.read(8192, block(0)).await.expect_err("no answer");
-        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
         let report = error.report();
         assert!(
             report.contains("lost 5 times while a request at byte 8192"),
@@ -197,17 +197,47 @@ fn a_server_that_stays_away_is_an_error_until_it_is_back() {
         offer.absent.set(true);
         let begin = rt::now();
         let error = device.read(0, block(0)).await.expect_err("away");
-        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
         assert!(error.report().contains(&name), "{}", error.report());
         assert!(rt::now() - begin >= patience);
         // Fails at once now.
         let flush = device.flush().await;
-        assert_eq!(kind(flush), Some(ErrorKind::Disconnected));
+        assert_eq!(kind(flush), Some(ErrorKind::Unreachable));
         offer.absent.set(false);
         while device.read(0, block(0)).await.is_err() {
             rt::sleep(Duration::from_millis(10)).await;
         }
     });
+}
+
+#[test]
+fn a_flush_that_fails_while_the_server_is_away_has_lost_nothing() {
+    // The server loses power at the second request, and stays away.
+    let server = Server::start(|number, _| match number {
+        2 => Act::PowerLoss,
+        _ => Act::Answer,
+    });
+    let offer = server.offer();
+    let impatient = Settings {
+        times: Times {
+            patience: Duration::from_millis(300),
+            ..TIMES
+        },
+        ..settings()
+    };
+    with_device(&server, impatient, move |device| async move {
+        device.write(4096, block(6)).await.expect("1");
+        offer.absent.set(true);
+        let flush = device.flush().await;
+        assert_eq!(kind(flush), Some(ErrorKind::Unreachable));
+        offer.absent.set(false);
+        while let Err(error) = device.flush().await {
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{}", error.report());
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    server.lose_power();
+    assert_eq!(server.byte(4096), 6);
 }
 
 #[test]

@@ -400,7 +400,7 @@ fn another_in_the_place_of_one_that_was_lost_gets_no_write() {
         let write = device.write(0, Buf::copied(&[1; 4096])).await;
         let error = write.expect_err("it is another one");
         let report = error.report();
-        assert_eq!(error.kind(), ErrorKind::Disconnected, "{report}");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{report}");
         assert!(report.contains("has not authenticated itself"), "{report}");
     });
     assert_eq!(
