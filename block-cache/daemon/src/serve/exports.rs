@@ -412,6 +412,21 @@ fn remove_unused(disks: &mut Vec<(String, UblkDevice)>) -> Result<()> {
 }
 
 impl Shared {
+    /// Returns a message for each file that another program has unmounted.
+    pub(super) fn lost_mounts(&self) -> Vec<String> {
+        let message = |(name, mount): &(String, FuseMount)| {
+            let file = mount.file().display();
+            let lost = !mount.is_mounted();
+            lost.then(|| {
+                format!(
+                    "volume {name:?}: {file} was unmounted by another program\n    \
+                     help: restart the daemon to mount it"
+                )
+            })
+        };
+        lock(&self.mounts).iter().filter_map(message).collect()
+    }
+
     /// Removes the block devices of a volume that is withdrawn permanently; none if one is in use.
     /// Blocks as long as the volume takes to respond.
     ///

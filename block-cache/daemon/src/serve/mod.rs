@@ -114,7 +114,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
             system::reserve_memory(RESERVE_BYTES as usize);
         }
         let mut running = Running::new(engine.clone());
-        let mut watch = watch::Watch::default();
+        let mut watch = watch::Watch::new(running.shared());
         let recordings = Arc::new(Recordings::default());
         let started = match stop.is_asked() {
             true => Ok(false),

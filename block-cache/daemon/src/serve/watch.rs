@@ -1,10 +1,13 @@
 //! Logs the errors of devices: the first one at once, then at most one line in ten seconds for each
-//! device, with a count. The reactors only count.
+//! device, with a count. The reactors only count. Also logs files and mounts that other programs
+//! have removed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::engine::Handle;
+use super::exports::Shared;
 use crate::stack::LOOK;
 use crate::status::DeviceStatus;
 use forebay_terminal::size::human_bytes;
@@ -20,8 +23,9 @@ pub(super) struct Watch {
     devices: BTreeMap<String, Seen>,
     /// Problem of the state directory at the last check.
     trouble: Option<String>,
-    /// Problems of open files at the last check.
+    /// Problems of open files and of mounts at the last check.
     file_troubles: Vec<String>,
+    exports: Arc<Shared>,
 }
 
 struct Seen {
@@ -31,6 +35,14 @@ struct Seen {
 }
 
 impl Watch {
+    /// Creates a watch on the devices and these exports.
+    pub(super) fn new(exports: Arc<Shared>) -> Self {
+        Self {
+            exports,
+            ..Self::default()
+        }
+    }
+
     /// Checks the devices for ever.
     pub(super) async fn run(&mut self, engine: &Handle) {
         loop {
@@ -58,7 +70,8 @@ impl Watch {
                 stack.file_troubles(),
             )
         });
-        let (is_reported, devices, trouble, files) = seen.await.unwrap_or_default();
+        let (is_reported, devices, trouble, mut files) = seen.await.unwrap_or_default();
+        files.extend(self.exports.lost_mounts());
         for line in self.news(Instant::now(), &devices, is_reported) {
             tracing::error!("{line}");
         }

@@ -51,6 +51,20 @@ fn serve_file_system(place: &Place) -> Option<Daemon> {
     Some(place.serve(&[]))
 }
 
+#[test]
+fn an_unmounted_export_is_reported_at_once() {
+    let place = Place::new("unmounted", "pt");
+    let mount = Mountpoint(place.path("mnt"));
+    let Some(daemon) = serve_file_system(&place) else {
+        return;
+    };
+    let unmounted = Command::new("umount").arg(&mount.0).status();
+    assert!(unmounted.expect("umount runs").success());
+    place.wait_for_log("was unmounted by another program");
+    place.status();
+    assert!(daemon.stop().is_some_and(|status| status.success()));
+}
+
 /// The server of the file system stops. It has a backing file, and the paths of the state directory
 /// and of the process journal lead through it. Another volume goes on, and so do the control socket
 /// and the watch on the other files.

@@ -82,6 +82,12 @@ impl FuseMount {
         &self.file
     }
 
+    /// Returns whether the file is mounted. Another program may have unmounted it.
+    #[must_use]
+    pub fn is_mounted(&self) -> bool {
+        self.mount.is_mounted()
+    }
+
     /// Unmounts the file. Returns false if the file is in use: it is then served until its last
     /// user closes it or the process ends.
     ///
