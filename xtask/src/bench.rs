@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: Forebay beside comparable systems and on kernel counters, on this machine.
 
 mod amplification;
+mod ceph;
 mod checksums;
 mod cleaning;
 mod client;
@@ -16,6 +17,7 @@ mod others;
 mod policy;
 mod rack;
 mod record;
+mod remote;
 mod replay;
 pub(crate) mod server;
 
@@ -65,6 +67,8 @@ pub(crate) enum Bench {
         #[command(flatten)]
         replay: replay::Arguments,
     },
+    /// Volumes on remote stores, with and without a cache, beside a volume on a file
+    Remote(Options),
     /// Cost of a recording to the recorded clients, over NBD
     Record(Options),
     /// Cost of checksums of cached data to a hit, in process and over NBD
@@ -114,6 +118,9 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
             .and_then(|report| conclude(&report, options.json.as_deref())),
         Bench::Hosts(options) => program(root, options)
             .and_then(|binary| hosts::run(&binary, &initiator(root, "hosts")?, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Remote(options) => program(root, options)
+            .and_then(|binary| remote::run(root, &binary, options.quick))
             .and_then(|report| conclude(&report, options.json.as_deref())),
         Bench::Record(options) => program(root, options)
             .and_then(|binary| record::run(&binary, options.quick))

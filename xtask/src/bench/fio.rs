@@ -76,7 +76,8 @@ pub(super) fn by_initiator(
     Ok((figures, number("requests")?))
 }
 
-fn base(socket: &Path, name: &str, size_bytes: u64) -> Command {
+/// Returns fio on the first bytes of an export, without a load.
+pub(super) fn base(socket: &Path, name: &str, size_bytes: u64) -> Command {
     let mut fio = Command::new("fio");
     fio.args(["--name=bench", "--ioengine=nbd", "--output-format=json"]);
     fio.arg(format!(

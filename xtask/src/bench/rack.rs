@@ -10,12 +10,12 @@
 //! Servers are pinned to one processor and clients to another. A round measures all four, in the
 //! opposite order in the next one. Ratios are of one round.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use serde::Serialize;
 
+use super::ceph::{self, Ceph};
 use super::fio::{self, Figures, LOADS, Load};
 use super::server::{Forebay, Scratch, free_port};
 use super::{Outcome, median, require, run_for_output, take_processors};
@@ -27,15 +27,6 @@ const QUICK_ROUNDS: usize = 1;
 const QUICK_SECONDS: u32 = 1;
 const SET_MIB: u64 = 128;
 const NQN: &str = "nqn.2026-11.io.forebay:rack";
-const CEPH: [&str; 7] = [
-    "monmaptool",
-    "ceph-mon",
-    "ceph-mgr",
-    "ceph-osd",
-    "ceph",
-    "rbd",
-    "setpriv",
-];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -82,7 +73,7 @@ pub(super) fn run(root: &Path, binary: &Path, load: &Path, quick: bool) -> Outco
         "4 KiB at random on {SET_MIB} MiB in memory; {rounds} rounds of {seconds} s. Servers on \
          processor {server_cpu}, clients on processor {client_cpu}."
     );
-    let skipped = no_ceph().err();
+    let skipped = ceph::unavailable().and_then(|()| fio_has_rbd()).err();
     if let Some(why) = &skipped {
         println!("SKIPPED: the rows of RBD: {why}");
     }
@@ -129,10 +120,8 @@ pub(super) fn run(root: &Path, binary: &Path, load: &Path, quick: bool) -> Outco
     })
 }
 
-/// Returns an error with the reason why RBD cannot run here, if any.
-fn no_ceph() -> Outcome<()> {
-    let install = "apt-get install ceph-mon ceph-mgr ceph-osd ceph-common";
-    require(&CEPH).map_err(|missing| format!("{missing} ({install})"))?;
+/// Returns an error if fio has no engine for RBD.
+fn fio_has_rbd() -> Outcome<()> {
     let mut engines = Command::new("fio");
     engines.arg("--enghelp");
     let engines = run_for_output(engines)?;
@@ -230,51 +219,6 @@ impl Bench {
         }
         let figures = fio::by_initiator(&self.load, &self.uri, load, (SET_MIB, seconds), false)?;
         Ok(figures.0)
-    }
-}
-
-/// A cloud block store of one node. Drop ends its daemons.
-struct Ceph {
-    child: Child,
-    conf: PathBuf,
-}
-
-impl Ceph {
-    fn start(root: &Path, scratch: &Scratch, cpu: &str) -> Outcome<Self> {
-        let script = root.join("scripts/ceph-one-node.sh");
-        let folder = scratch.path("");
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "TERM", "--", "taskset", "--cpu-list", cpu]);
-        command.arg(&script).arg(&folder);
-        command.env("CEPH_PORT", free_port()?.to_string());
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let child = command.spawn();
-        let child = child.map_err(|error| format!("cannot start {}: {error}", script.display()))?;
-        let mut ceph = Self {
-            child,
-            conf: folder.join("ceph.conf"),
-        };
-        let said = ceph.child.stdout.take().map(BufReader::new);
-        let mut first = String::new();
-        if let Some(mut said) = said {
-            let read = said.read_line(&mut first);
-            read.map_err(|error| format!("{}: {error}", script.display()))?;
-        }
-        match first.starts_with("ready") {
-            true => Ok(ceph),
-            false => Err(format!("{} printed {first:?}, not ready", script.display())),
-        }
-    }
-}
-
-impl Drop for Ceph {
-    fn drop(&mut self) {
-        let mut terminate = Command::new("kill");
-        terminate.args(["-TERM", &self.child.id().to_string()]);
-        if run_for_output(terminate).is_err() {
-            let _ = self.child.kill();
-        }
-        let _ = self.child.wait();
     }
 }
 

@@ -380,6 +380,8 @@ fn thousands_of_pages_that_are_given_up_are_a_line_a_file() {
     let link = place.source.join(".forebay/files").join(inode.to_string());
     std::fs::remove_file(link).expect("its second name");
     dies.0.kill();
+    // Before the death is noticed, the writer itself would write the pages.
+    logged(&log, |text| text.contains("refuses pages"));
     let begin = Instant::now();
     let lost = file
         .fsync()
