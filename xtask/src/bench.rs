@@ -12,6 +12,7 @@ mod hosts;
 pub(crate) mod loops;
 mod mount;
 mod nbd;
+mod nodes;
 mod nvme_tcp;
 mod others;
 mod policy;
@@ -79,6 +80,9 @@ pub(crate) enum Bench {
     /// Cold random reads through a mount of the page cache, beside the file system below it (needs
     /// root)
     Mount(Options),
+    /// Reads through the mounts of two nodes of the page cache: local and remote hits, and misses
+    /// (needs root)
+    Nodes(Options),
     /// Cost of a hit in process: instructions under callgrind, and time
     Engine {
         /// Write claims and rows to this file
@@ -139,6 +143,9 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
         }
         Bench::Mount(options) => program(root, options)
             .and_then(|binary| mount::run(root, &binary, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
+        Bench::Nodes(options) => program(root, options)
+            .and_then(|binary| nodes::run(root, &binary, options.quick))
             .and_then(|report| conclude(&report, options.json.as_deref())),
         Bench::Engine { json } => {
             engine::run(root).and_then(|report| conclude(&report, json.as_deref()))

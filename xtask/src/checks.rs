@@ -83,10 +83,19 @@ pub(crate) fn deny(root: &Path) -> Outcome {
         let reason = "cargo-deny is missing (cargo install cargo-deny)";
         return Ok(Verdict::Skipped(reason.into()));
     }
-    run_command(&mut cargo_command(
-        root,
-        &["deny", "--all-features", "check"],
-    ))
+    let check = |which: &[&str]| {
+        let mut command = cargo_command(root, &["deny", "--all-features", "check"]);
+        run_command(command.args(which))
+    };
+    let checked = check(&["bans", "licenses", "sources"])?;
+    if checked != Verdict::Passed {
+        return Ok(checked);
+    }
+    if !succeeds(&mut cargo_command(root, &["deny", "fetch", "db"])) {
+        let reason = "the database of advisories cannot be fetched; all other checks passed";
+        return Ok(Verdict::Skipped(reason.into()));
+    }
+    check(&["advisories"])
 }
 
 /// Counts the instructions of a cache hit.

@@ -40,6 +40,13 @@ pub(super) const LOADS: [Load; 4] = [
     },
 ];
 
+/// Options for the latencies in a report.
+const PERCENTILES: [&str; 3] = [
+    "--lat_percentiles=1",
+    "--clat_percentiles=0",
+    "--percentile_list=50:99",
+];
+
 /// Figures of fio.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Figures {
@@ -110,11 +117,7 @@ fn timed(mut fio: Command, load: Load, seconds: u32) -> Command {
     fio.arg(format!("--runtime={seconds}"));
     // Submission over NBD is synchronous, so clat omits a part. lat is the whole.
     fio.args(["--bs=4k", "--time_based", "--randrepeat=0"]);
-    fio.args([
-        "--lat_percentiles=1",
-        "--clat_percentiles=0",
-        "--percentile_list=50:99",
-    ]);
+    fio.args(PERCENTILES);
     fio
 }
 
@@ -163,7 +166,57 @@ pub(super) fn measure(fio: Command, load: Load, seconds: u32) -> Outcome<Figures
 
 /// As [`measure`], but returns fio's report of the job.
 pub(super) fn job(fio: Command, load: Load, seconds: u32) -> Outcome<Value> {
-    let mut report = json_of(&run_for_output(timed(fio, load, seconds))?)?;
+    report(timed(fio, load, seconds))
+}
+
+/// Reads a part of a file once, with blocks of this size, at random or in order. Returns fio's
+/// report of all jobs together.
+pub(super) fn pass(mut fio: Command, pass: Pass) -> Outcome<Value> {
+    let Pass {
+        random,
+        depth,
+        jobs,
+        block_bytes,
+        bytes,
+    } = pass;
+    fio.arg(if random { "--rw=randread" } else { "--rw=read" });
+    fio.args(PERCENTILES).arg("--group_reporting");
+    let part = bytes / u64::from(jobs);
+    // Each job has a part of its own.
+    for (key, value) in [
+        ("iodepth", depth.into()),
+        ("numjobs", jobs.into()),
+        ("bs", block_bytes),
+        ("size", part),
+        ("offset_increment", part),
+    ] {
+        fio.arg(format!("--{key}={value}"));
+    }
+    report(fio)
+}
+
+/// Writes blocks of 4 KiB at random in the first `bytes` of a file. `fio` says how many. Returns
+/// fio's report.
+pub(super) fn writes(mut fio: Command, bytes: u64) -> Outcome<Value> {
+    fio.args(["--rw=randwrite", "--bs=4k", "--iodepth=1"]);
+    fio.args(PERCENTILES).arg(format!("--size={bytes}"));
+    report(fio)
+}
+
+/// One pass over a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pass {
+    pub(super) random: bool,
+    /// Requests in flight of each job.
+    pub(super) depth: u32,
+    pub(super) jobs: u32,
+    pub(super) block_bytes: u64,
+    /// Size of the part of the file that all jobs read together, bytes.
+    pub(super) bytes: u64,
+}
+
+fn report(fio: Command) -> Outcome<Value> {
+    let mut report = json_of(&run_for_output(fio)?)?;
     Ok(report["jobs"][0].take())
 }
 

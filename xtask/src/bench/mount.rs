@@ -13,7 +13,7 @@
 //! hardly changes.
 
 mod cost;
-mod mounts;
+pub(super) mod mounts;
 
 use std::fs;
 use std::path::Path;
@@ -112,7 +112,13 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
     );
     let scratch = Scratch::new("bench-mount")?;
     let source = Source::create(root, size_bytes)?;
-    let mount = Mounted::start(binary, &scratch, &source, size_bytes / TIMES)?;
+    let mount = Mounted::start(
+        binary,
+        &scratch,
+        &source,
+        size_bytes / TIMES,
+        size_bytes / TIMES,
+    )?;
     let direct = Peer::start(&scratch, &source, "direct", &["--forward-odirect=4096"])?;
     let cached = Peer::start(&scratch, &source, "cached", &[])?;
     let mut rows = Vec::new();
@@ -120,11 +126,11 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
         for reads in ALL {
             let peer = if reads == COLD { &direct } else { &cached };
             let peer_pids = [Some(peer.server.pid()), None];
-            let our_pids = [Some(mount.node.pid()), Some(mount.directory.pid())];
+            let our_pids = [Some(mount.node.server.pid()), Some(mount.directory.pid())];
             for (of, folder, pids) in [
                 (FILE, source.0.as_path(), [None, None]),
                 (PEER, &peer.mountpoint, peer_pids),
-                (MOUNT, &mount.mountpoint, our_pids),
+                (MOUNT, &mount.node.mountpoint, our_pids),
             ] {
                 if round == 0 && reads == HIT {
                     read_all(&folder.join(reads.file))?;
@@ -145,7 +151,7 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
 }
 
 /// Reads a file from its begin to its end, so that caches have it.
-fn read_all(path: &Path) -> Outcome<()> {
+pub(super) fn read_all(path: &Path) -> Outcome<()> {
     let mut file = fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let copied = std::io::copy(&mut file, &mut std::io::sink());
     copied
