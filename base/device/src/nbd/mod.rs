@@ -57,7 +57,7 @@ use forebay_wire::nbd::handshake::export;
 
 use crate::remote::limits::{LONGEST_BYTES, RequestLimits};
 use crate::remote::slots::{Pending, Slots};
-use crate::remote::{Rules, Session};
+use crate::remote::{Close, CloseOnDrop, Rules, Session};
 use crate::uri_parts::hash;
 use handshake::Offer;
 use link::Link;
@@ -119,24 +119,7 @@ impl Default for Settings {
 
 /// A connected export. It belongs to the reactor that it was connected on.
 pub struct NbdDevice {
-    shared: Rc<Open>,
-}
-
-/// Handle that closes the session with the last device. The tasks hold no such handle.
-struct Open(Rc<Shared>);
-
-impl std::ops::Deref for Open {
-    type Target = Rc<Shared>;
-
-    fn deref(&self) -> &Rc<Shared> {
-        &self.0
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.close();
-    }
+    shared: Rc<CloseOnDrop<Shared>>,
 }
 
 /// State that the device shares with its tasks.
@@ -237,7 +220,7 @@ impl NbdDevice {
         });
         rt::spawn(reconnect::stay_connected(Rc::clone(&shared), made));
         let device = Rc::new(Self {
-            shared: Rc::new(Open(Rc::clone(&shared))),
+            shared: Rc::new(CloseOnDrop(Rc::clone(&shared))),
         });
         // This device has no copies of the changes that an earlier process left unflushed. If the
         // server lost them, a later flush would still succeed, and clients of that process may live
@@ -374,8 +357,9 @@ impl Shared {
             query.done.complete(Err(ErrorKind::Unsupported.into()));
         }
     }
+}
 
-    /// Ends all queued requests and the tasks.
+impl Close for Shared {
     fn close(&self) {
         self.session.close();
         if let Some(link) = self.links.borrow().first() {

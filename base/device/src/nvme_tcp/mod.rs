@@ -52,7 +52,7 @@ use forebay_block::{BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Re
 use forebay_io::rt;
 
 use crate::remote::limits::RequestLimits;
-use crate::remote::{Rules, Session};
+use crate::remote::{Close, CloseOnDrop, Rules, Session};
 use associate::{Offer, associate};
 use send::Link;
 pub use uri::Uri;
@@ -83,25 +83,8 @@ impl Default for Times {
 
 /// A connected namespace. It belongs to the reactor that it was connected on.
 pub struct NvmeTcpDevice {
-    shared: Rc<Open>,
+    shared: Rc<CloseOnDrop<Shared>>,
     info: DeviceInfo,
-}
-
-/// Handle that closes the session with the last device. The tasks hold no such handle.
-struct Open(Rc<Shared>);
-
-impl std::ops::Deref for Open {
-    type Target = Rc<Shared>;
-
-    fn deref(&self) -> &Rc<Shared> {
-        &self.0
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.close();
-    }
 }
 
 /// State that the device shares with its tasks.
@@ -176,7 +159,7 @@ impl NvmeTcpDevice {
         });
         rt::spawn(reconnect::stay_connected(Rc::clone(&shared), association));
         let device = Rc::new(Self {
-            shared: Rc::new(Open(Rc::clone(&shared))),
+            shared: Rc::new(CloseOnDrop(Rc::clone(&shared))),
             info,
         });
         // This device has no copies of the changes that an earlier process left unflushed. If the
@@ -260,8 +243,9 @@ impl Shared {
             link.send_command(self, cid);
         }
     }
+}
 
-    /// Ends all queued requests and the tasks.
+impl Close for Shared {
     fn close(&self) {
         self.session.close();
         if let Some(link) = self.link.borrow().as_ref() {

@@ -55,6 +55,7 @@ use forebay_io::sync::WaitList;
 
 use crate::remote::limits::RequestLimits;
 use crate::remote::slots::Pending;
+use crate::remote::{Close, CloseOnDrop};
 use crate::uri_parts::hash;
 use api::{Api, BLOCKLISTED, NOT_OWNER};
 use cluster::failure;
@@ -144,25 +145,8 @@ impl Default for Times {
 
 /// An open image. It belongs to the reactor that it was opened on.
 pub struct RbdDevice {
-    shared: Rc<Open>,
+    shared: Rc<CloseOnDrop<Shared>>,
     info: DeviceInfo,
-}
-
-/// Handle that closes the image with the last device. The tasks hold no such handle.
-struct Open(Rc<Shared>);
-
-impl std::ops::Deref for Open {
-    type Target = Rc<Shared>;
-
-    fn deref(&self) -> &Rc<Shared> {
-        &self.0
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.close();
-    }
 }
 
 /// State of the exclusive lock.
@@ -239,7 +223,7 @@ impl RbdDevice {
         rt::spawn(collect(Rc::clone(&shared)));
         rt::spawn(watch(Rc::clone(&shared)));
         Ok(Rc::new(Self {
-            shared: Rc::new(Open(shared)),
+            shared: Rc::new(CloseOnDrop(shared)),
             info,
         }))
     }
@@ -399,8 +383,9 @@ impl Shared {
             }
         }
     }
+}
 
-    /// Ends all queued requests, and the tasks when librbd has ended the others.
+impl Close for Shared {
     fn close(&self) {
         self.closed.set(true);
         self.closing.wake_all();

@@ -15,7 +15,8 @@ pub(crate) mod slots;
 mod unflushed;
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{Completion, Error, Op, Request, Result};
@@ -25,6 +26,30 @@ use fault::Fault;
 use resend::Resend;
 use slots::{Pending, Slots};
 use unflushed::{Ended, Unflushed};
+
+/// State that a device shares with its tasks.
+pub(crate) trait Close {
+    /// Ends all queued requests and the tasks.
+    fn close(&self);
+}
+
+/// Reference of a device to its state. The state is closed with the last device. Tasks have no such
+/// reference.
+pub(crate) struct CloseOnDrop<S: Close>(pub(crate) Rc<S>);
+
+impl<S: Close> Deref for CloseOnDrop<S> {
+    type Target = Rc<S>;
+
+    fn deref(&self) -> &Rc<S> {
+        &self.0
+    }
+}
+
+impl<S: Close> Drop for CloseOnDrop<S> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
 
 /// Properties of the peer, and times of its protocol.
 #[derive(Clone, Copy, Debug)]
