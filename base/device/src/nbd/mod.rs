@@ -73,9 +73,10 @@ const ZEROES_BYTES: u64 = 64 << 20;
 /// Time limits for a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Time limit for the answer to a request other than a flush, and for a connection: 30 s.
+    /// Time limit for the answer to other requests, and for a connection: 30 s.
     pub answer: Duration,
-    /// Time limit for the answer to a flush: 120 s. A server may have gigabytes in a cache.
+    /// Time limit for the answer to a flush, 120 s: a server may have gigabytes in a cache. It is
+    /// that of a query for extents, too, for which a server may read its own map.
     pub flush: Duration,
     /// Time after a loss until queued requests fail: 60 s.
     pub patience: Duration,

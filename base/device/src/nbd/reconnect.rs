@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_block::{Error, ErrorKind, Op, Result};
+use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_tls::ClientTls;
 use forebay_wire::nbd::handshake::export;
@@ -153,10 +153,9 @@ async fn watch(shared: &Rc<Shared>, group: &Group) -> Error {
             return Error::new(ErrorKind::ShuttingDown, "the device is closed");
         }
         let now = rt::now();
-        let is_flush = |op| op == Op::Flush;
-        for (limit, flushes) in [(answer, false), (flush, true)] {
+        for (limit, long) in [(answer, false), (flush, true)] {
             let slots = shared.session.slots.borrow();
-            let oldest = slots.oldest_of(|op| is_flush(op) == flushes);
+            let oldest = slots.oldest_of(|pending| pending.is_long() == long);
             if oldest.is_some_and(|sent| now - sent > limit) {
                 let what = format!("a request was not answered within {limit:?}");
                 return Error::new(ErrorKind::TimedOut, what);

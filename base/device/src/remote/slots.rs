@@ -113,6 +113,12 @@ impl Pending {
         }
     }
 
+    /// Returns whether a peer may take long for it: a flush, or a query for extents, which may look
+    /// at the whole range.
+    pub(crate) const fn is_long(&self) -> bool {
+        matches!(self.request.op, Op::Flush) || self.extents.is_some()
+    }
+
     fn overlaps(&self, range: &Range<u64>) -> bool {
         let (start, len) = (self.request.offset, self.request.len);
         start < range.end && range.start < start + len
@@ -287,13 +293,13 @@ impl Slots {
     }
 
     /// Returns the send time of the oldest command in flight for which `which` holds.
-    pub(crate) fn oldest_of(&self, which: impl Fn(Op) -> bool) -> Option<Duration> {
+    pub(crate) fn oldest_of(&self, which: impl Fn(&Pending) -> bool) -> Option<Duration> {
         let pending = self
             .places
             .iter()
             .filter_map(|place| place.pending.as_ref());
         pending
-            .filter(|pending| which(pending.request.op))
+            .filter(|pending| which(pending))
             .filter_map(|pending| pending.sent_at)
             .min()
     }

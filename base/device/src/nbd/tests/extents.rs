@@ -67,6 +67,19 @@ fn without_the_context_everything_is_data() {
 }
 
 #[test]
+fn a_query_may_take_as_long_as_a_flush() {
+    let server = server(|_, asked| match asked {
+        command::BLOCK_STATUS => Act::Delay(3 * TIMES.answer),
+        _ => Act::Answer,
+    });
+    with_device(&server, settings(), |device| async move {
+        let found = device.extents(0..END).await.expect("an answer");
+        assert!(!is_data(&found));
+        assert_eq!(device.losses(), 0);
+    });
+}
+
+#[test]
 fn an_error_of_the_server_is_the_error_of_the_query() {
     let server = server(|_, _| Act::Fail(EIO));
     with_device(&server, settings(), |device| async move {
