@@ -158,6 +158,65 @@ impl BlockStatus {
     }
 }
 
+/// Payload of a `chunk::BLOCK_STATUS_EXT`: lengths and flags of 64 bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtendedStatus {
+    /// Identifier of the context.
+    pub context: u32,
+    /// Lengths, bytes, and flags of blocks from the offset of the request on, without gaps.
+    pub descriptors: Vec<(u64, u64)>,
+}
+
+impl ExtendedStatus {
+    /// Encodes the payload.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let count = u32::try_from(self.descriptors.len()).unwrap_or(u32::MAX);
+        let mut out = Vec::with_capacity(8 + 16 * self.descriptors.len());
+        out.extend_from_slice(&self.context.to_be_bytes());
+        out.extend_from_slice(&count.to_be_bytes());
+        for (length, flags) in &self.descriptors {
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(&flags.to_be_bytes());
+        }
+        out
+    }
+
+    /// Decodes a server's payload.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a length that does not fit the number of descriptors, for no descriptor,
+    /// or for one without a length.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let wrong = || malformed("an extended block status without whole descriptors");
+        let (words, tail) = bytes.as_chunks::<8>();
+        let (head, words) = words.split_first().ok_or_else(wrong)?;
+        let (context, count) = head.split_at(4);
+        let word = |bytes: &[u8]| {
+            bytes
+                .try_into()
+                .map(u32::from_be_bytes)
+                .expect("four bytes")
+        };
+        let (pairs, odd) = words.as_chunks::<2>();
+        let is_whole = tail.is_empty() && odd.is_empty() && !pairs.is_empty();
+        if !is_whole || word(count) as usize != pairs.len() {
+            return Err(wrong());
+        }
+        let pair = |[length, flags]: &[[u8; 8]; 2]| {
+            (u64::from_be_bytes(*length), u64::from_be_bytes(*flags))
+        };
+        let descriptors: Vec<_> = pairs.iter().map(pair).collect();
+        if descriptors.iter().any(|(length, _)| *length == 0) {
+            return Err(malformed("a block status with an empty descriptor"));
+        }
+        Ok(Self {
+            context: word(context),
+            descriptors,
+        })
+    }
+}
+
 fn inconsistent() -> Error {
     malformed("metadata contexts with inconsistent lengths")
 }

@@ -109,6 +109,8 @@ pub mod reply {
     pub const ERR_SHUTDOWN: u32 = ERROR + 7;
     /// The option's data is larger than the server accepts.
     pub const ERR_TOO_BIG: u32 = ERROR + 9;
+    /// Extended headers were enabled before, and the option does not go with them.
+    pub const ERR_EXT_HEADER_REQD: u32 = ERROR + 10;
 }
 
 /// Information types ("`NBD_OPT_INFO` and `NBD_OPT_GO`").

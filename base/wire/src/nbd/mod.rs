@@ -4,12 +4,12 @@
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>); each item names its
 //! section there. All integers are in network byte order.
 //!
-//! Not supported: oldstyle negotiation, extended headers. A server answers those options with
-//! [`handshake::reply::ERR_UNSUP`], as the document asks. TLS starts with
-//! [`handshake::option::STARTTLS`]; the protocol inside it is the same.
+//! Not supported: oldstyle negotiation. TLS starts with [`handshake::option::STARTTLS`]; the
+//! protocol inside it is the same.
 
 pub mod context;
 pub mod errno;
+pub mod extended;
 pub mod handshake;
 pub mod transmission;
 

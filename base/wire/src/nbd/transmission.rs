@@ -56,6 +56,9 @@ pub mod flag {
     pub const REQ_ONE: u16 = 1 << 3;
     /// Fail if zeroing is not fast.
     pub const FAST_ZERO: u16 = 1 << 4;
+    /// The length is that of a payload, which follows ([extended
+    /// headers](super::super::extended)).
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Structured reply types ("Structured reply types"). Errors have bit 15.
@@ -68,6 +71,8 @@ pub mod chunk {
     pub const OFFSET_HOLE: u16 = 2;
     /// Status of blocks; see [`BlockStatus`](super::super::context::BlockStatus).
     pub const BLOCK_STATUS: u16 = 5;
+    /// Status of blocks with lengths of 64 bits, with extended headers only.
+    pub const BLOCK_STATUS_EXT: u16 = 6;
     /// Error number and message.
     pub const ERROR: u16 = (1 << 15) + 1;
     /// Error number, message and offset.

@@ -1,7 +1,8 @@
 //! Properties of the NBD codec for every input. The seeded test in this folder and the fuzz target
 //! `nbd_codec` run it.
 
-use forebay_wire::nbd::context::{BlockStatus, Context, ContextRequest};
+use forebay_wire::nbd::context::{BlockStatus, Context, ContextRequest, ExtendedStatus};
+use forebay_wire::nbd::extended::{ExtendedChunk, ExtendedRequest};
 use forebay_wire::nbd::handshake::{
     Greeting, Info, InfoRequest, OptionHeader, OptionReply, decode_client_flags, decode_name,
 };
@@ -33,6 +34,18 @@ pub(crate) fn any_input(data: &[u8]) -> usize {
     }
     if let Ok(value) = Chunk::decode(data) {
         same(&value.encode());
+    }
+    if let Ok(value) = ExtendedRequest::decode(data) {
+        assert!(value.payload_bytes() <= value.length);
+        same(&value.encode());
+    }
+    if let Ok(value) = ExtendedChunk::decode(data) {
+        same(&value.encode());
+    }
+    if let Ok(value) = ExtendedStatus::decode(data) {
+        assert_eq!(value.encode(), data, "a status has no spare bytes");
+        assert!(value.descriptors.iter().all(|(length, _)| *length > 0));
+        same(data);
     }
     if let Ok(value) = InfoRequest::decode(data) {
         assert_eq!(value.encode(), data, "a request has no spare bytes");

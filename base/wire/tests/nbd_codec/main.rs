@@ -4,8 +4,9 @@
 mod check;
 
 use forebay_wire::nbd::context::{
-    BASE_ALLOCATION, BlockStatus, Context, ContextRequest, Descriptor, state,
+    BASE_ALLOCATION, BlockStatus, Context, ContextRequest, Descriptor, ExtendedStatus, state,
 };
+use forebay_wire::nbd::extended::{ExtendedChunk, ExtendedRequest};
 use forebay_wire::nbd::handshake::{Greeting, Info, InfoRequest, OptionHeader, OptionReply};
 use forebay_wire::nbd::transmission::{Chunk, Request, SimpleReply};
 use forebay_wire::nbd::{handshake, transmission};
@@ -50,6 +51,21 @@ fn seeds() -> Vec<Vec<u8>> {
         Info::Export {
             size_bytes: 1 << 30,
             flags: handshake::export::HAS_FLAGS,
+        }
+        .encode(),
+        ExtendedRequest {
+            flags: transmission::flag::PAYLOAD_LEN,
+            command: transmission::command::WRITE,
+            cookie: 7,
+            offset: 4096,
+            length: 4096,
+        }
+        .encode()
+        .to_vec(),
+        ExtendedChunk::encode_error(7, 4096, 5).to_vec(),
+        ExtendedStatus {
+            context: 1,
+            descriptors: vec![(1 << 40, 3), (4096, 0)],
         }
         .encode(),
         Request {

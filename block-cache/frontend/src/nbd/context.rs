@@ -1,30 +1,35 @@
 //! The metadata context `base:allocation`: its choice, and the status of blocks in it.
 
-use forebay_block::{Allocation, BlockDevice, Error, Request};
+use std::ops::Range;
+
+use forebay_block::{Allocation, BlockDevice, Error};
 use forebay_wire::nbd::context::{
-    BASE_ALLOCATION, BlockStatus, Context, ContextRequest, Descriptor, state,
+    BASE_ALLOCATION, BlockStatus, Context, ContextRequest, Descriptor, ExtendedStatus, state,
 };
 use forebay_wire::nbd::errno;
 use forebay_wire::nbd::handshake::{OptionReply, option, reply};
 
 use super::export::{Exports, unknown};
+use super::headers::Headers;
 
 /// Identifier of the context in chunks.
 const ALLOCATION_ID: u32 = 1;
+/// Maximum length of a range that one answer is about, bytes.
+const MAX_STATUS_BYTES: u64 = 4 << 30;
 
 /// Answers LIST_META_CONTEXT or SET_META_CONTEXT. Returns the name of the volume for which the
 /// context was selected.
 pub(super) fn answer(
     asked: u32,
     data: &[u8],
-    structured: bool,
+    headers: Headers,
     exports: &Exports,
     out: &mut Vec<u8>,
 ) -> Option<String> {
     let mut refuse = |kind: u32, why: &str| {
         OptionReply::append(out, asked, kind, why.as_bytes());
     };
-    if !structured {
+    if !headers.have_chunks() {
         refuse(reply::ERR_INVALID, "this needs structured replies");
         return None;
     }
@@ -59,31 +64,43 @@ pub(super) fn answer(
 }
 
 /// Returns the payload of the answer to BLOCK_STATUS for a range, or an error number. `one` limits
-/// it to one descriptor.
+/// it to one descriptor. An answer may cover less than the range.
 pub(super) async fn block_status(
     device: &dyn BlockDevice,
-    offset: u64,
-    len: u64,
+    range: Range<u64>,
     one: bool,
+    headers: Headers,
 ) -> Result<Vec<u8>, u32> {
     let error_number = |error: Error| errno(error.kind(), false);
-    let range = Request::discard(offset, len);
-    device.info().check(&range).map_err(error_number)?;
-    let found = device.extents(offset..offset + len).await;
+    let end = range.end.min(range.start.saturating_add(MAX_STATUS_BYTES));
+    let found = device.extents(range.start..end).await;
     let found = found.map_err(error_number)?;
     let most = if one { 1 } else { usize::MAX };
-    let descriptors = found.iter().take(most).map(|extent| Descriptor {
-        length: u32::try_from(extent.bytes.end - extent.bytes.start)
-            .expect("at most the requested length"),
-        flags: match extent.allocation {
+    let states = found.iter().take(most).map(|extent| {
+        let flags = match extent.allocation {
             Allocation::Data => 0,
             Allocation::Hole => state::HOLE | state::ZERO,
             Allocation::Zero => state::ZERO,
-        },
+        };
+        (extent.bytes.end - extent.bytes.start, flags)
     });
-    let status = BlockStatus {
-        context: ALLOCATION_ID,
-        descriptors: descriptors.collect(),
-    };
-    Ok(status.encode())
+    Ok(match headers {
+        Headers::Extended => ExtendedStatus {
+            context: ALLOCATION_ID,
+            descriptors: states
+                .map(|(length, flags)| (length, u64::from(flags)))
+                .collect(),
+        }
+        .encode(),
+        Headers::Simple | Headers::Structured => BlockStatus {
+            context: ALLOCATION_ID,
+            descriptors: states
+                .map(|(length, flags)| Descriptor {
+                    length: u32::try_from(length).expect("at most the requested length"),
+                    flags,
+                })
+                .collect(),
+        }
+        .encode(),
+    })
 }

@@ -9,6 +9,8 @@ use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, MAX_STRING_BYTES};
 
 use forebay_tls::Tls;
 
+use super::headers::Headers;
+
 /// Minimum preferred block size that clients see, bytes.
 const PREFERRED_BYTES: u32 = 4096;
 
@@ -124,7 +126,7 @@ pub(super) fn unknown(name: &str) -> Error {
 
 impl Export {
     /// Returns the transmission flags of the export.
-    pub(super) fn flags(&self, device: &DeviceInfo, structured: bool) -> u16 {
+    pub(super) fn flags(&self, device: &DeviceInfo, headers: Headers) -> u16 {
         // A flush covers every connection (see the volume's documentation), hence CAN_MULTI_CONN.
         let mut flags = export::HAS_FLAGS
             | export::SEND_FLUSH
@@ -135,7 +137,7 @@ impl Export {
         if device.discard {
             flags |= export::SEND_TRIM;
         }
-        if structured {
+        if headers.have_chunks() {
             flags |= export::SEND_DF;
         }
         if self.volume.read_only() {
@@ -146,12 +148,12 @@ impl Export {
 
     /// Returns the properties for INFO and GO: size and block sizes always, the others if the
     /// client requests them.
-    pub(super) fn properties(&self, wanted: &[u16], structured: bool) -> Vec<Info> {
+    pub(super) fn properties(&self, wanted: &[u16], headers: Headers) -> Vec<Info> {
         let device = self.volume.info();
         let mut properties = vec![
             Info::Export {
                 size_bytes: device.size_bytes,
-                flags: self.flags(&device, structured),
+                flags: self.flags(&device, headers),
             },
             Info::BlockSize {
                 minimum: device.logical_block_bytes,
@@ -169,9 +171,9 @@ impl Export {
     }
 
     /// Returns the reply to EXPORT_NAME.
-    pub(super) fn answer(&self, no_zeroes: bool, structured: bool) -> Vec<u8> {
+    pub(super) fn answer(&self, no_zeroes: bool, headers: Headers) -> Vec<u8> {
         let device = self.volume.info();
-        let flags = self.flags(&device, structured);
+        let flags = self.flags(&device, headers);
         handshake::encode_export_name_reply(device.size_bytes, flags, no_zeroes)
     }
 }

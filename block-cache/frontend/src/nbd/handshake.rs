@@ -12,6 +12,7 @@ use forebay_tls::Channel;
 
 use super::context;
 use super::export::{Export, Exports, unknown};
+use super::headers::Headers;
 
 /// Maximum length of option data, bytes: a name and many information types.
 const MAX_OPTION_BYTES: u32 = 8 << 10;
@@ -19,8 +20,8 @@ const MAX_OPTION_BYTES: u32 = 8 << 10;
 /// Extensions that a connection uses.
 #[derive(Clone, Copy)]
 pub(super) struct Extensions {
-    /// Whether replies are structured.
-    pub(super) structured: bool,
+    /// Headers of its messages.
+    pub(super) headers: Headers,
     /// Whether the client may ask for the allocation of blocks.
     pub(super) allocation: bool,
 }
@@ -96,7 +97,7 @@ pub(super) async fn negotiate<C: Channel>(
     client_flags: u16,
     security: Security,
 ) -> Result<Outcome> {
-    let mut structured = false;
+    let mut headers = Headers::Simple;
     let mut allocation_of = None;
     while let Some(header) = receiver.take::<16>().await? {
         let header = OptionHeader::decode(&header)?;
@@ -117,12 +118,16 @@ pub(super) async fn negotiate<C: Channel>(
                 let plain = "the client chose an export without TLS, which is required";
                 return Err(Error::new(ErrorKind::Permission, plain));
             }
+            option::EXPORT_NAME if headers == Headers::Extended => {
+                let extended = "the client chose an export by name, in spite of extended headers";
+                return Err(Error::new(ErrorKind::InvalidInput, extended));
+            }
             option::EXPORT_NAME => {
                 // The only way to refuse this option is to close the connection.
                 let name = decode_name(&data)?;
                 let export = exports.find(name).ok_or_else(|| unknown(name))?;
                 let no_zeroes = client_flags & flags::NO_ZEROES != 0;
-                out = export.answer(no_zeroes, structured);
+                out = export.answer(no_zeroes, headers);
                 chosen = Some(export);
             }
             option::ABORT => {
@@ -154,13 +159,13 @@ pub(super) async fn negotiate<C: Channel>(
                 OptionReply::append(&mut out, header.option, reply::ERR_TLS_REQD, why);
             }
             option::INFO | option::GO => {
-                let found = describe(header.option, &data, structured, exports, &mut out);
+                let found = describe(header.option, &data, headers, exports, &mut out);
                 if header.option == option::GO {
                     chosen = found;
                 }
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-                let chosen = context::answer(header.option, &data, structured, exports, &mut out);
+                let chosen = context::answer(header.option, &data, headers, exports, &mut out);
                 // A new choice replaces the former one, even if it fails.
                 if header.option == option::SET_META_CONTEXT {
                     allocation_of = chosen;
@@ -173,11 +178,19 @@ pub(super) async fn negotiate<C: Channel>(
                 }
                 OptionReply::append(&mut out, header.option, reply::ACK, &[]);
             }
+            option::STRUCTURED_REPLY if headers == Headers::Extended => {
+                let why = b"extended headers are enabled";
+                OptionReply::append(&mut out, header.option, reply::ERR_EXT_HEADER_REQD, why);
+            }
             option::STRUCTURED_REPLY if data.is_empty() => {
-                structured = true;
+                headers = Headers::Structured;
                 OptionReply::append(&mut out, header.option, reply::ACK, &[]);
             }
-            option::LIST | option::STRUCTURED_REPLY => {
+            option::EXTENDED_HEADERS if data.is_empty() => {
+                headers = Headers::Extended;
+                OptionReply::append(&mut out, header.option, reply::ACK, &[]);
+            }
+            option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => {
                 let why = b"this option has no data";
                 OptionReply::append(&mut out, header.option, reply::ERR_INVALID, why);
             }
@@ -188,7 +201,7 @@ pub(super) async fn negotiate<C: Channel>(
             // The context of another export does not count.
             let allocation = allocation_of.as_deref() == Some(export.volume.name());
             let extensions = Extensions {
-                structured,
+                headers,
                 allocation,
             };
             return Ok(Outcome::Chosen(Session { export, extensions }));
@@ -201,7 +214,7 @@ pub(super) async fn negotiate<C: Channel>(
 fn describe(
     asked: u32,
     data: &[u8],
-    structured: bool,
+    headers: Headers,
     exports: &Exports,
     out: &mut Vec<u8>,
 ) -> Option<Export> {
@@ -218,7 +231,7 @@ fn describe(
         OptionReply::append(out, asked, reply::ERR_UNKNOWN, why.as_bytes());
         return None;
     };
-    for property in export.properties(&request.wanted, structured) {
+    for property in export.properties(&request.wanted, headers) {
         OptionReply::append(out, asked, reply::INFO, &property.encode());
     }
     OptionReply::append(out, asked, reply::ACK, &[]);

@@ -15,6 +15,7 @@ mod connection;
 mod context;
 mod export;
 mod handshake;
+mod headers;
 mod reply;
 
 use std::rc::Rc;

@@ -3,16 +3,24 @@
 use std::cell::{Cell, RefCell};
 
 use forebay_block::Buf;
+use forebay_wire::nbd::extended::{
+    EXTENDED_CHUNK_BYTES, EXTENDED_DATA_BYTES, EXTENDED_ERROR_BYTES, ExtendedChunk,
+};
 use forebay_wire::nbd::transmission::{
     CHUNK_BYTES, Chunk, DATA_CHUNK_BYTES, ERROR_CHUNK_BYTES, SIMPLE_REPLY_BYTES, SimpleReply, chunk,
 };
 
+use super::headers::Headers;
+
 /// Maximum bytes of a reply before its data.
-const HEADER_BYTES: usize = DATA_CHUNK_BYTES;
+const HEADER_BYTES: usize = EXTENDED_DATA_BYTES;
 const _: () = assert!(
     HEADER_BYTES >= SIMPLE_REPLY_BYTES
         && HEADER_BYTES >= ERROR_CHUNK_BYTES
         && HEADER_BYTES >= CHUNK_BYTES
+        && HEADER_BYTES >= DATA_CHUNK_BYTES
+        && HEADER_BYTES >= EXTENDED_CHUNK_BYTES
+        && HEADER_BYTES >= EXTENDED_ERROR_BYTES
 );
 /// Maximum number of replies in one send.
 const BATCH: usize = 128;
@@ -80,7 +88,7 @@ impl Outbox {
 
     /// Puts the next replies into `parts`, after the previous send has ended. Returns `None` if
     /// there are none: then the caller stops sending.
-    pub(super) fn gather(&self, structured: bool, parts: &mut Vec<Buf>) -> Option<Batch> {
+    pub(super) fn gather(&self, headers: Headers, parts: &mut Vec<Buf>) -> Option<Batch> {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.is_empty() {
             self.sending.set(false);
@@ -103,7 +111,7 @@ impl Outbox {
         for reply in waiting.drain(..replies) {
             batch.replies += 1;
             batch.cost += reply.cost;
-            to += self.put_header(to, &reply, structured);
+            to += self.put_header(to, &reply, headers);
             if let Ok(Payload::Data(data) | Payload::Status(data)) = reply.outcome {
                 parts.push(self.headers.slice(from..to));
                 parts.push(data);
@@ -117,18 +125,38 @@ impl Outbox {
     }
 
     /// Writes the bytes before the data. Returns their length.
-    fn put_header(&self, at: usize, reply: &Reply, structured: bool) -> usize {
-        let cookie = reply.cookie;
+    fn put_header(&self, at: usize, reply: &Reply, headers: Headers) -> usize {
+        let (cookie, offset) = (reply.cookie, reply.offset);
         let length = u32::try_from(reply.data_bytes()).expect("a payload of at most 32 MiB");
         let simple = |error| SimpleReply { error, cookie }.encode();
-        match &reply.outcome {
-            Err(error) if structured => self.put(at, &Chunk::encode_error(cookie, *error)),
-            Err(error) => self.put(at, &simple(*error)),
-            Ok(Payload::Data(_)) if structured => {
-                self.put(at, &Chunk::encode_data(cookie, reply.offset, length))
+        match (&reply.outcome, headers) {
+            (Err(error), Headers::Simple) => self.put(at, &simple(*error)),
+            (Err(error), Headers::Structured) => self.put(at, &Chunk::encode_error(cookie, *error)),
+            (Err(error), Headers::Extended) => {
+                self.put(at, &ExtendedChunk::encode_error(cookie, offset, *error))
             }
-            // Only connections with structured replies have this.
-            Ok(Payload::Status(_)) => {
+            (Ok(Payload::Data(_)), Headers::Structured) => {
+                self.put(at, &Chunk::encode_data(cookie, offset, length))
+            }
+            (Ok(Payload::Data(_)), Headers::Extended) => {
+                self.put(at, &ExtendedChunk::encode_data(cookie, offset, length))
+            }
+            (Ok(payload), Headers::Extended) => {
+                let kind = match payload {
+                    Payload::Status(_) => chunk::BLOCK_STATUS_EXT,
+                    Payload::None | Payload::Data(_) => chunk::NONE,
+                };
+                let header = ExtendedChunk {
+                    flags: chunk::FLAG_DONE,
+                    kind,
+                    cookie,
+                    offset,
+                    length: length.into(),
+                };
+                self.put(at, &header.encode())
+            }
+            // Only connections with chunks have this.
+            (Ok(Payload::Status(_)), _) => {
                 let header = Chunk {
                     flags: chunk::FLAG_DONE,
                     kind: chunk::BLOCK_STATUS,
@@ -137,7 +165,7 @@ impl Outbox {
                 };
                 self.put(at, &header.encode())
             }
-            Ok(Payload::Data(_) | Payload::None) => self.put(at, &simple(0)),
+            (Ok(Payload::Data(_) | Payload::None), _) => self.put(at, &simple(0)),
         }
     }
 

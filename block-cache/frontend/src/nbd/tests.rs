@@ -1,3 +1,5 @@
+mod extended;
+
 use super::*;
 use std::cell::Cell;
 
