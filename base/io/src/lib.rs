@@ -6,13 +6,14 @@
 //!   production and under test.
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads if io_uring is
 //!   forbidden.
-//! - [`mod@file`], [`blocks`], [`net`], [`event`], [`fuse`], [`library`], [`limits`],
+//! - [`mod@file`], [`blocks`], [`direct`], [`net`], [`event`], [`fuse`], [`library`], [`limits`],
 //!   [`owner`], [`passthrough`], [`pmem`], [`send`], [`shm`], [`process`], [`system`], [`tree`],
 //!   [`xattr`]: facilities of the machine for tasks of a reactor.
 //! - [`sync`]: synchronization of tasks of one reactor; [`answer`]: with another thread.
 
 pub mod answer;
 pub mod blocks;
+pub mod direct;
 mod engine;
 pub mod event;
 pub mod file;

@@ -210,6 +210,8 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
     threads.push(start("pagecache-clean", write_back)?);
     let flushing = Arc::clone(&client);
     threads.push(start("pagecache-flush", move || flushing.run_flushes())?);
+    let filling = Arc::clone(&client);
+    threads.push(start("pagecache-fill", move || filling.run_fills())?);
     for _ in 0..options.io_threads.max(1) {
         let client = Arc::clone(&client);
         threads.push(start("pagecache-io", move || client.run_io())?);

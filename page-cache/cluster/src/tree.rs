@@ -1,5 +1,6 @@
 //! A directory tree as the store: a page's inode is that of its file in stat(2).
 
+mod direct;
 mod pages;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
@@ -19,6 +20,7 @@ use forebay_io::uncached::Uncached;
 use crate::mapped::Mapped;
 use crate::pool::Pool;
 use crate::second_names::{self, SecondNames};
+use direct::SourceFile;
 
 /// Maximum number of files that stay open, in addition to those that programs have open.
 const OPEN_MAX: usize = 512;
@@ -38,6 +40,8 @@ pub struct Tree {
     mapped: Mapped,
     state: Mutex<State>,
     uncached: Uncached,
+    /// Whether io_uring reads its files directly, once that is known.
+    submits: OnceLock<bool>,
     /// Whether the owner reports refused pages itself.
     quiet: bool,
     /// Held while a file is changed, by one thread of this process and then by one process.
@@ -47,12 +51,12 @@ pub struct Tree {
 #[derive(Debug, Default)]
 struct State {
     /// Files that programs have open, and how often.
-    opened: BTreeMap<u64, (Arc<fs::File>, u32)>,
+    opened: BTreeMap<u64, (Arc<SourceFile>, u32)>,
     /// Those of them for whose second name the source had no room. No frame holds a page that this
     /// node has read or written of them.
     unnamed: BTreeSet<u64>,
     /// Recently used files.
-    used: BTreeMap<u64, Arc<fs::File>>,
+    used: BTreeMap<u64, Arc<SourceFile>>,
     /// Files with a failed sync, whose writes may be lost.
     failed: BTreeSet<u64>,
     /// Time of the last log line about refused pages.
@@ -82,6 +86,7 @@ impl Tree {
             mapped: Mapped::load(pool, root)?,
             state: Mutex::default(),
             uncached: Uncached::default(),
+            submits: OnceLock::new(),
             quiet: false,
             changing: Mutex::default(),
         })
@@ -173,7 +178,9 @@ impl Tree {
         // Checked twice, since of two that begin at once one must see the other.
         unmapped(&file)?;
         state.used.remove(&inode);
-        state.opened.insert(inode, (Arc::new(file), 1));
+        state
+            .opened
+            .insert(inode, (Arc::new(SourceFile::new(file)), 1));
         Ok(inode)
     }
 
@@ -347,7 +354,7 @@ impl Tree {
         second_names::change(file, body)
     }
 
-    fn file(&self, inode: u64) -> Result<Arc<fs::File>> {
+    fn file(&self, inode: u64) -> Result<Arc<SourceFile>> {
         let mut state = self.lock();
         if let Some((file, _)) = state.opened.get(&inode) {
             return Ok(Arc::clone(file));
@@ -370,7 +377,7 @@ impl Tree {
             );
             return Err(Error::new(ErrorKind::NotFound, context));
         }
-        let file = Arc::new(file);
+        let file = Arc::new(SourceFile::new(file));
         state.use_lately(inode, Arc::clone(&file));
         Ok(file)
     }
@@ -415,7 +422,7 @@ fn unmapped(file: &fs::File) -> Result<()> {
 }
 
 impl State {
-    fn use_lately(&mut self, inode: u64, file: Arc<fs::File>) {
+    fn use_lately(&mut self, inode: u64, file: Arc<SourceFile>) {
         if self.used.len() >= OPEN_MAX {
             self.used.retain(|_, file| Arc::strong_count(file) > 1);
         }

@@ -6,6 +6,8 @@
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/threads/cluster.rs"]
 mod cluster;
+#[path = "../tests/threads/reads.rs"]
+mod reads;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;

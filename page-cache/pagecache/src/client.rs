@@ -8,6 +8,7 @@ mod acquire;
 mod alone;
 mod effects;
 mod emulated;
+mod fills;
 mod flush_all;
 mod io;
 mod locked;
@@ -22,7 +23,7 @@ mod write_back;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
@@ -33,6 +34,7 @@ use crate::segment::Segment;
 use crate::store::Store;
 use alone::Turns;
 pub use emulated::Emulated;
+use fills::Filler;
 pub use flush_all::{FlushedAll, NAMED_MAX};
 use io::Jobs;
 use locked::{Deferred, Locked, Signal, Waiter};
@@ -62,7 +64,7 @@ pub trait Link {
 }
 
 /// A node with its memory, its store and its connection to the directory. Threads of the caller
-/// run [`Client::receive`] and [`Client::run_io`].
+/// run [`Client::receive`] and [`Client::run_io`], and one may run [`Client::run_fills`].
 #[derive(Debug)]
 pub struct Client<S, L> {
     state: Mutex<State>,
@@ -74,6 +76,8 @@ pub struct Client<S, L> {
     flush_requested: Signal,
     /// Notified of more dirty pages than the background limit.
     dirtied: Signal,
+    /// The thread of [`Client::run_fills`], if there is one.
+    filler: OnceLock<Filler>,
     segment: Arc<Segment>,
     store: S,
     link: L,
@@ -137,6 +141,7 @@ impl<S: Store, L: Link> Client<S, L> {
             requested: Signal::default(),
             flush_requested: Signal::default(),
             dirtied: Signal::default(),
+            filler: OnceLock::new(),
             segment,
             store,
             link,

@@ -32,10 +32,37 @@ pub trait Store {
     /// Errors of the store. Writes since the last successful sync may be lost.
     fn sync(&self, inode: u64) -> Result<()>;
 
+    /// Creates reads that occupy no thread while they wait, and a function that interrupts their
+    /// wait. The thread that calls this uses them. Returns `None` if the store has no such reads.
+    fn reads(&self) -> Option<(Box<dyn Reads + '_>, Interrupt)> {
+        None
+    }
+
     /// Returns the name of a file for messages.
     fn name(&self, inode: u64) -> String {
         format!("inode {inode}")
     }
+}
+
+/// A function that ends the current wait of [`Reads`], or the next one.
+pub type Interrupt = Box<dyn Fn() + Send + Sync>;
+
+/// Reads of a store that occupy no thread while they wait. One thread uses them.
+pub trait Reads {
+    /// Returns the maximum number of reads at a time. They have the numbers below it.
+    fn capacity(&self) -> usize;
+
+    /// Returns the maximum number of pages of a read.
+    fn pages_max(&self) -> usize;
+
+    /// Begins to read consecutive whole pages of a file, and does not wait. Returns false if only
+    /// [`Store::read_pages`] can read them.
+    fn begin(&mut self, number: usize, first: PageId, pages: usize) -> bool;
+
+    /// Passes begun reads to the system. Waits until one has ended or for an interrupt, if `waits`.
+    /// Passes the number and the bytes of each that has ended to `ended`. Without bytes,
+    /// [`Store::read_pages`] has to read the pages, or has the error.
+    fn turn(&mut self, waits: bool, ended: &mut dyn FnMut(usize, Option<&[u8]>));
 }
 
 /// Fills the frames of consecutive pages from the store, for
@@ -52,23 +79,37 @@ pub fn fill(
     run: &[(PageId, Place)],
     scratch: &mut Vec<u8>,
 ) -> Result<()> {
-    for (page, place) in run {
-        segment.open(*page, *place, node);
-    }
-    // Visible to every program that changes the store from now on.
-    fence(Ordering::SeqCst);
+    begin_fill(segment, node, run.iter().copied());
     let size = segment.page_size_bytes();
     scratch.resize(run.len() * size, 0);
     let Some((first, _)) = run.first() else {
         return Ok(());
     };
     store.read_pages(*first, scratch)?;
-    for ((_, place), bytes) in run.iter().zip(scratch.chunks_exact(size)) {
-        segment.store(place.frame, 0, bytes);
-        let sequence = segment.unlock(place.frame);
-        segment.set_clean(*place, sequence);
-    }
+    end_fill(segment, run.iter().map(|(_, place)| *place), scratch);
     Ok(())
+}
+
+/// Begins a [`fill`]: the frames name the pages. The store may be read after that.
+pub(crate) fn begin_fill(
+    segment: &Segment,
+    node: NodeId,
+    pages: impl Iterator<Item = (PageId, Place)>,
+) {
+    for (page, place) in pages {
+        segment.open(page, place, node);
+    }
+    // Visible to every program that changes the store from now on.
+    fence(Ordering::SeqCst);
+}
+
+/// Ends a [`fill`] with the bytes of its pages.
+pub(crate) fn end_fill(segment: &Segment, places: impl Iterator<Item = Place>, bytes: &[u8]) {
+    for (place, page) in places.zip(bytes.chunks_exact(segment.page_size_bytes())) {
+        segment.store(place.frame, 0, page);
+        let sequence = segment.unlock(place.frame);
+        segment.set_clean(place, sequence);
+    }
 }
 
 /// Writes the dirty ones of consecutive pages back, for

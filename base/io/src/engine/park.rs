@@ -49,11 +49,16 @@ impl Parker {
     pub(crate) fn unpark(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
-            let one = 1u64.to_ne_bytes();
-            // The counter is never read (the driver looks for edges); it would take 2^64 wake-ups
-            // to fill it.
-            // SAFETY: eight live bytes and an open descriptor.
-            let _ = unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
+            self.interrupt();
         }
+    }
+
+    /// Ends the reactor's sleep, or the next one.
+    pub(crate) fn interrupt(&self) {
+        let one = 1u64.to_ne_bytes();
+        // The counter is never read (the driver looks for edges); it would take 2^64 wake-ups to
+        // fill it.
+        // SAFETY: eight live bytes and an open descriptor.
+        let _ = unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 }

@@ -190,7 +190,7 @@ fn regular_file(
 
 /// Returns the kernel's requirements (Linux 6.1) on direct I/O: alignment in memory and of offsets,
 /// in bytes.
-fn direct_alignment(fd: RawFd) -> Option<(u32, u32)> {
+pub(crate) fn direct_alignment(fd: RawFd) -> Option<(u32, u32)> {
     const EMPTY: &CStr = c"";
     // SAFETY: all zeroes is a valid value of this plain structure.
     let mut answer: libc::statx = unsafe { std::mem::zeroed() };

@@ -30,6 +30,7 @@ use crate::reactor::{IoLimits, OpenFile, current};
 use crate::rt;
 use crate::sync::{Promise, Semaphore};
 pub use geometry::Geometry;
+pub(crate) use geometry::direct_alignment;
 pub use identity::are_clones;
 pub use in_memory::is_in_memory;
 pub use kind::{irregular_kind, kind_in_words, open_regular, open_to_look};

@@ -1,3 +1,4 @@
+mod cold;
 mod relaxed;
 
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_pagecache::message::PageId;
-use forebay_pagecache::store::Store;
+use forebay_pagecache::store::{Interrupt, Reads, Store};
 
 use super::Tree;
 use crate::PAGE_BYTES;
@@ -20,9 +20,14 @@ impl Store for Tree {
         self.named(inode)
     }
 
+    fn reads(&self) -> Option<(Box<dyn Reads + '_>, Interrupt)> {
+        self.direct_reads()
+    }
+
     fn read_pages(&self, first: PageId, into: &mut [u8]) -> Result<()> {
         let done = self.read(first.inode, first.index * PAGE_BYTES as u64, into)?;
         into[done..].fill(0);
+        self.prepare_direct(first.inode);
         Ok(())
     }
 

@@ -2,9 +2,9 @@
 
 use forebay_block::Result;
 
-use super::io::{Action, Job, Jobs};
+use super::io::{Action, Job};
 use super::{Client, Link, State};
-use crate::message::{NodeId, PageId, Place, ToNode};
+use crate::message::{NodeId, ToNode};
 use crate::node::Effect;
 use crate::protocol::{Packet, encode};
 use crate::store::Store;
@@ -81,7 +81,7 @@ impl<S: Store, L: Link> Client<S, L> {
         match effect {
             Effect::Send(message) => messages.push(message),
             Effect::Fill { page, place } => {
-                deferred.io += start_io(jobs, page, place, Action::Fill)
+                deferred.wake(jobs.push(Job::new(page, place, Action::Fill)));
             }
             Effect::FillUnpublished { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
@@ -91,7 +91,7 @@ impl<S: Store, L: Link> Client<S, L> {
             Effect::Merge { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 let merge = Action::Merge((&*bytes).into());
-                deferred.io += start_io(jobs, page, place, merge);
+                deferred.wake(jobs.push(Job::new(page, place, merge)));
             }
             Effect::Copy { page, place, copy } => {
                 let mut bytes = vec![0; self.segment.page_size_bytes()];
@@ -107,7 +107,7 @@ impl<S: Store, L: Link> Client<S, L> {
                 node.written_back(place, true, effects);
             }
             Effect::WriteBack { page, place } => {
-                deferred.io += start_io(jobs, page, place, Action::WriteBack);
+                deferred.wake(jobs.push(Job::new(page, place, Action::WriteBack)));
             }
             Effect::Ready(ticket) => {
                 state.resume(ticket, None);
@@ -119,14 +119,4 @@ impl<S: Store, L: Link> Client<S, L> {
             }
         }
     }
-}
-
-/// Queues I/O of the store. Returns the number of threads to wake for it.
-fn start_io(jobs: &mut Jobs, page: PageId, place: Place, action: Action) -> usize {
-    let job = Job {
-        page,
-        place,
-        action,
-    };
-    jobs.push(job).into()
 }

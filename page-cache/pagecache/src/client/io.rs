@@ -34,8 +34,16 @@ pub(super) enum Action {
 }
 
 impl Job {
+    pub(super) const fn new(page: PageId, place: Place, action: Action) -> Self {
+        Self {
+            page,
+            place,
+            action,
+        }
+    }
+
     /// Returns whether one request of the store can execute both.
-    fn is_followed_by(&self, next: &Self) -> bool {
+    pub(super) fn is_followed_by(&self, next: &Self) -> bool {
         !matches!(self.action, Action::Merge(_))
             && self.action == next.action
             && self.page.inode == next.page.inode
@@ -46,6 +54,10 @@ impl Job {
 /// Requested I/O that has not ended.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
+    /// Fills for the thread of [`Client::run_fills`], if there is one.
+    pub(super) submitted: VecDeque<Job>,
+    /// Whether there is such a thread.
+    pub(super) submits: bool,
     /// Fills and merges, which programs wait for.
     fills: VecDeque<Job>,
     write_backs: VecDeque<Job>,
@@ -57,12 +69,35 @@ pub(super) struct Jobs {
     /// Number of directories that this node has rejoined.
     rejoined: u64,
     /// Whether the threads end.
-    is_over: bool,
+    pub(super) is_over: bool,
+}
+
+/// Threads to wake for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    None,
+    /// One of those of [`Client::run_io`].
+    Io,
+    /// That of [`Client::run_fills`].
+    Fills,
 }
 
 impl Jobs {
-    /// Returns whether the job begins a run, so that a thread has to be woken for it.
-    pub(super) fn push(&mut self, job: Job) -> bool {
+    /// Queues a job. Returns the thread to wake for it: none if the job continues a run.
+    pub(super) fn push(&mut self, job: Job) -> Woken {
+        if self.submits && job.action == Action::Fill {
+            self.submitted.push_back(job);
+            return Woken::Fills;
+        }
+        match self.push_io(job) {
+            true => Woken::Io,
+            false => Woken::None,
+        }
+    }
+
+    /// Queues a job for the threads of [`Client::run_io`]. Returns whether it begins a run, so that
+    /// a thread has to be woken for it.
+    pub(super) fn push_io(&mut self, job: Job) -> bool {
         let queue = match job.action {
             Action::Fill | Action::Merge(_) => &mut self.fills,
             Action::WriteBack => &mut self.write_backs,
@@ -172,6 +207,9 @@ impl<S: Store, L: Link> Client<S, L> {
     pub fn end_io(&self) {
         self.lock_state().jobs.is_over = true;
         self.requested.notify_all();
+        if let Some(filler) = self.filler.get() {
+            filler.interrupt();
+        }
     }
 
     /// Executes jobs for consecutive pages. Returns whether each succeeded.

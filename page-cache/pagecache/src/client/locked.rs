@@ -1,6 +1,7 @@
 //! The node's mutex. The requests of its effects are carried out when the mutex is released:
 //! messages are passed to the system, threads wake, and operations continue.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Error, Result};
 
+use super::fills::Filler;
+use super::io::Woken;
 use super::{Client, Link, State, not_in_time};
 use crate::message::PageId;
 use crate::node::Ticket;
@@ -64,6 +67,33 @@ impl fmt::Debug for Waiter {
     }
 }
 
+thread_local! {
+    /// Whether this thread holds packets back, and has done so.
+    static HELD: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Returns whether this thread holds packets back.
+fn hold() -> bool {
+    HELD.set(HELD.get().map(|_| true));
+    HELD.get().is_some()
+}
+
+impl<S: Store, L: Link> Client<S, L> {
+    /// Runs `body`, and leaves the packets of this thread in the queue. `body` must not wait.
+    /// Returns whether there are such packets: the caller must [send](Client::send_packets) them
+    /// soon.
+    pub fn hold_packets(&self, body: impl FnOnce()) -> bool {
+        HELD.set(Some(false));
+        body();
+        HELD.take() == Some(true)
+    }
+
+    /// Sends the packets in the queue.
+    pub fn send_packets(&self) {
+        self.link.flush();
+    }
+}
+
 /// Work for the time after the release of the mutex.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
@@ -71,13 +101,20 @@ pub(super) struct Deferred {
     pub(super) sends: bool,
     /// Number of threads to wake for I/O of the store.
     pub(super) io: usize,
+    /// Whether there are new fills for the thread of [`Client::run_fills`].
+    pub(super) fills: bool,
     /// Waiters with an outcome: a retry (`None`), or the end and whether it succeeded.
     pub(super) woken: Vec<(Waiter, Result<Option<bool>>)>,
 }
 
 impl Deferred {
     fn is_empty(&self) -> bool {
-        !self.sends && self.io == 0 && self.woken.is_empty()
+        !self.sends && self.io == 0 && !self.fills && self.woken.is_empty()
+    }
+
+    pub(super) fn wake(&mut self, woken: Woken) {
+        self.io += usize::from(woken == Woken::Io);
+        self.fills |= woken == Woken::Fills;
     }
 }
 
@@ -181,8 +218,17 @@ impl<S: Store, L: Link> Drop for Locked<'_, S, L> {
         let Some(mut state) = self.state.take() else {
             return;
         };
-        let Deferred { sends, io, woken } = std::mem::take(&mut state.deferred);
+        let Deferred {
+            sends,
+            io,
+            fills,
+            woken,
+        } = std::mem::take(&mut state.deferred);
         drop(state);
+        let filler = self.client.filler.get();
+        if fills && let Some(filler) = filler {
+            filler.wake();
+        }
         for _ in 0..io {
             self.client.requested.notify_one();
         }
@@ -192,7 +238,7 @@ impl<S: Store, L: Link> Drop for Locked<'_, S, L> {
                 Waiter::Then { page, then, .. } => then(self.client.ended(outcome, page)),
             }
         }
-        if sends {
+        if sends && !filler.is_some_and(Filler::flushes) && !hold() {
             self.client.link.flush();
         }
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
@@ -14,7 +15,9 @@ use forebay_pagecache::message::{NodeId, PageId, ToDirectory, ToNode};
 use forebay_pagecache::node::{self, Consistency};
 use forebay_pagecache::protocol::{Packet, encode};
 use forebay_pagecache::segment::Segment;
-use forebay_pagecache::store::Store;
+use forebay_pagecache::store::{Interrupt, Reads, Store};
+
+use crate::reads::ShelfReads;
 
 /// Threads of a node for I/O of the store.
 const IO_THREADS: usize = 3;
@@ -28,7 +31,7 @@ pub(crate) const PAGE: usize = 4096;
 pub(crate) struct Shelf {
     pages: Arc<Mutex<BTreeMap<PageId, Vec<u8>>>>,
     /// The file that does not answer, if there is one.
-    stalled: Arc<(Mutex<Option<u64>>, Condvar)>,
+    pub(crate) stalled: Arc<(Mutex<Option<u64>>, Condvar)>,
     refuses: Arc<AtomicBool>,
     synced: Arc<Mutex<Vec<u64>>>,
     /// Whether the next sync fails.
@@ -41,6 +44,8 @@ pub(crate) struct Shelf {
     unreadable: Arc<Mutex<BTreeSet<PageId>>>,
     reads: Arc<AtomicU64>,
     writes: Arc<AtomicU64>,
+    /// Whether it has reads that occupy no thread.
+    submits: bool,
 }
 
 impl Shelf {
@@ -118,6 +123,10 @@ fn run(first: PageId) -> impl Iterator<Item = PageId> {
 }
 
 impl Store for Shelf {
+    fn reads(&self) -> Option<(Box<dyn Reads + '_>, Interrupt)> {
+        self.submits.then(|| ShelfReads::create(self))
+    }
+
     fn read_pages(&self, first: PageId, into: &mut [u8]) -> Result<()> {
         self.wait(first.inode);
         self.reads.fetch_add(1, Ordering::Relaxed);
@@ -175,6 +184,14 @@ pub(crate) struct Channel {
     up: Sender<Up>,
     sent: Arc<AtomicU64>,
     stamps: Stamps,
+    flushes: AtomicU64,
+}
+
+impl Channel {
+    /// Returns how often the queue was sent.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
+    }
 }
 
 /// Times at which packets of nodes were sent and arrived, in this order, if they are recorded.
@@ -205,6 +222,10 @@ impl Link for Channel {
         };
         self.up.send(Up::Packet(packet.to_vec())).map_err(gone)
     }
+
+    fn flush(&self) {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Interface of programs.
@@ -222,6 +243,8 @@ pub(crate) struct Cluster {
     pub(crate) stamps: Stamps,
     up: Sender<Up>,
     lost: Arc<Mutex<Vec<PageId>>>,
+    /// Threads with reads in flight.
+    fillers: Vec<JoinHandle<()>>,
 }
 
 impl Cluster {
@@ -251,6 +274,16 @@ impl Cluster {
         Self::with_options(nodes, frames, (Consistency::Strong, LIMIT, 2), None)
     }
 
+    /// A cluster of one node whose fills occupy no thread, with a limit to the time that an
+    /// operation waits.
+    pub(crate) fn submitting(frames: u32, limit: Duration) -> Self {
+        let shelf = Shelf {
+            submits: true,
+            ..Shelf::default()
+        };
+        Self::of_shelf(1, frames, (Consistency::Strong, limit, 0), (None, shelf))
+    }
+
     /// The same, with a limit to the time that an operation waits.
     pub(crate) fn with_limit(
         nodes: u8,
@@ -264,8 +297,17 @@ impl Cluster {
     fn with_options(
         nodes: u8,
         frames: u32,
-        (consistency, limit, replicate_after): (Consistency, Duration, u32),
+        options: (Consistency, Duration, u32),
         memory: Option<Buf>,
+    ) -> Self {
+        Self::of_shelf(nodes, frames, options, (memory, Shelf::default()))
+    }
+
+    fn of_shelf(
+        nodes: u8,
+        frames: u32,
+        (consistency, limit, replicate_after): (Consistency, Duration, u32),
+        (memory, shelf): (Option<Buf>, Shelf),
     ) -> Self {
         let all = u32::from(nodes) * frames;
         let memory = memory.unwrap_or_else(|| Buf::zeroed(Segment::size_bytes(all, PAGE)));
@@ -278,7 +320,7 @@ impl Cluster {
             placement: directory::Placement::Node,
         };
         let (up, ups) = channel();
-        let (sent, shelf) = (Arc::new(AtomicU64::new(0)), Shelf::default());
+        let sent = Arc::new(AtomicU64::new(0));
         let mut cluster = Self {
             nodes: Vec::new(),
             shelf: shelf.clone(),
@@ -286,6 +328,7 @@ impl Cluster {
             stamps: Stamps::default(),
             up: up.clone(),
             lost: Arc::default(),
+            fillers: Vec::new(),
         };
         let mut downs = Vec::new();
         for number in 0..nodes {
@@ -302,14 +345,26 @@ impl Cluster {
             let client = Client::new(
                 config,
                 Arc::clone(&segment),
-                shelf.clone(),
-                Channel { up, sent, stamps },
+                Shelf {
+                    // Every second node, so that both kinds meet.
+                    submits: shelf.submits || number % 2 == 1,
+                    ..shelf.clone()
+                },
+                Channel {
+                    up,
+                    sent,
+                    stamps,
+                    flushes: AtomicU64::new(0),
+                },
             );
             let client = client.expect("the channel is open").with_limit(limit);
             let client = Arc::new(client);
             let (down, received) = channel();
             downs.push(down);
             cluster.nodes.push(Arc::clone(&client));
+            let filling = Arc::clone(&client);
+            let filler = std::thread::spawn(move || filling.run_fills());
+            cluster.fillers.push(filler);
             for _ in 0..IO_THREADS {
                 let client = Arc::clone(&client);
                 std::thread::spawn(move || client.run_io());
@@ -328,6 +383,13 @@ impl Cluster {
         self.up
             .send(Up::Died(node))
             .expect("the directory is there");
+    }
+
+    /// Waits for the end of the threads with reads in flight.
+    pub(crate) fn join_fillers(self) {
+        for filler in self.fillers {
+            filler.join().expect("no panic");
+        }
     }
 
     /// Pages that deaths took with them.

@@ -2,6 +2,8 @@
 //! speed.
 
 mod cluster;
+mod fills;
+mod reads;
 mod runs;
 mod silent;
 mod stalls;

@@ -11,7 +11,7 @@ use forebay_pagecache::node::Consistency;
 use crate::cluster::{Cluster, Node, PAGE};
 use crate::{LONG, byte_of, page};
 
-const STALLED: u64 = 2;
+pub(crate) const STALLED: u64 = 2;
 /// More than a page that is not stalled takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -90,7 +90,7 @@ fn an_operation_gives_up_at_its_limit_and_its_data_stays() {
 }
 
 /// Begins a read of a page that is in no memory. Returns the outcome, once there is one.
-fn begin(node: &Node, page: PageId) -> Receiver<Result<()>> {
+pub(crate) fn begin(node: &Node, page: PageId) -> Receiver<Result<()>> {
     let (done, outcome) = channel();
     match node.begin_read(page, &mut [0; PAGE]).expect("connected") {
         Begun::Waits(waiting) => waiting.then(move |readable| {
