@@ -1,4 +1,4 @@
-//! Open files that a FUSE mount holds.
+//! The connection of a FUSE mount: open files that it holds, and requests that wait.
 
 use std::fs::File;
 use std::io;
@@ -50,6 +50,19 @@ impl Connection {
     /// Makes the mount hold its present files to its own end.
     pub fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a request of the kernel waits for a thread that reads it.
+    #[must_use]
+    pub fn has_request(&self) -> bool {
+        let mut device = libc::pollfd {
+            fd: self.device.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one structure that lives through the call.
+        let found = unsafe { libc::poll(&raw mut device, 1, 0) };
+        found == 1 && device.revents == libc::POLLIN
     }
 
     /// Makes the mount hold an open file.

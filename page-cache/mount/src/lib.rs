@@ -92,7 +92,11 @@ pub fn mount(names: Names, mountpoint: &Path, users: Users) -> Result<SharedMoun
         lock_retrier: Some(lock_retrier),
     };
     let filesystem = SharedFilesystem::new(Arc::clone(&handles), locking, workers, users);
-    let filesystem = Paced::new(filesystem, Arc::clone(&shared.readers));
+    let filesystem = Paced::new(
+        filesystem,
+        Arc::clone(&shared.readers),
+        Arc::clone(&handles),
+    );
     let fs_name = format!("forebay:{}", source.display());
     let on_mounted = |device: BorrowedFd<'_>| {
         let connection = Connection::new(device)?;

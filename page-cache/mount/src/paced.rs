@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use fuser::{
@@ -14,19 +15,38 @@ use fuser::{
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::readers::Readers;
+use crate::handles::Handles;
+use crate::readers::{Kind, Readers};
 
 /// The file system `F`. Each of its requests counts as served by the thread that has read it.
+///
+/// Reads leave their packets to the next request, if there is one already. So one packet asks the
+/// directory for the pages of many reads.
 pub(crate) struct Paced<F> {
     filesystem: F,
     readers: Arc<Readers>,
+    handles: Arc<Handles>,
+    /// Whether packets of reads are left to the next request.
+    held: AtomicBool,
 }
 
 impl<F> Paced<F> {
-    pub(crate) const fn new(filesystem: F, readers: Arc<Readers>) -> Self {
+    pub(crate) const fn new(filesystem: F, readers: Arc<Readers>, handles: Arc<Handles>) -> Self {
         Self {
             filesystem,
             readers,
+            handles,
+            held: AtomicBool::new(false),
+        }
+    }
+
+    /// Sends the packets that earlier reads have left.
+    fn send_held(&self) {
+        if self.held.load(Ordering::Acquire)
+            && self.held.swap(false, Ordering::AcqRel)
+            && let Ok(names) = self.handles.names()
+        {
+            names.send_packets();
         }
     }
 }
@@ -35,7 +55,9 @@ impl<F> Paced<F> {
 macro_rules! serve {
     ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
         $(fn $name(&self, $($argument: $kind),*) {
-            let _serving = self.readers.serve();
+            let _serving = self.readers.serve(Kind::MayWait);
+            // It may wait.
+            self.send_held();
             self.filesystem.$name($($argument),*);
         })*
     };
@@ -48,6 +70,34 @@ impl<F: Filesystem> Filesystem for Paced<F> {
 
     fn destroy(&mut self) {
         self.filesystem.destroy();
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let _serving = self.readers.serve(Kind::Short);
+        let read = || {
+            self.filesystem
+                .read(request, number, handle, offset, size, flags, owner, reply);
+        };
+        let Ok(names) = self.handles.names() else {
+            return read();
+        };
+        if names.hold_packets(read) {
+            self.held.store(true, Ordering::Release);
+        }
+        // The packets are in the queue before this look at the kernel's requests.
+        if self.held.load(Ordering::Acquire) && !names.has_request() {
+            self.send_held();
+        }
     }
 
     serve! {
@@ -115,16 +165,6 @@ impl<F: Filesystem> Filesystem for Paced<F> {
             reply: ReplyEntry,
         );
         fn open(request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen);
-        fn read(
-            req: &Request,
-            ino: INodeNo,
-            fh: FileHandle,
-            offset: u64,
-            size: u32,
-            flags: OpenFlags,
-            lock_owner: Option<LockOwner>,
-            reply: ReplyData,
-        );
         fn write(
             req: &Request,
             ino: INodeNo,

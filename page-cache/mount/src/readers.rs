@@ -3,9 +3,11 @@
 //! The kernel hands requests to waiting threads in turn. With sixteen of them, one client at a time
 //! finds each thread asleep for long, and its stack and buffer out of the processor's caches. So
 //! threads without work park, and [`SPARE`] threads remain. A thread is unparked as soon as all
-//! others are serving requests, since these may wait for the source.
+//! others are serving requests, since these may wait for the source. Requests that never wait need
+//! no more threads than there are processors.
 
 use std::cell::Cell;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,11 +28,23 @@ thread_local! {
     static SURPLUS: Cell<u32> = const { Cell::new(0) };
 }
 
+/// A request, for the number of threads that it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It may wait for the source or another node.
+    MayWait,
+    /// It occupies its thread only while it uses a processor.
+    Short,
+}
+
 /// The threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Readers {
+    processors: usize,
     /// Number of threads that have served a request and read the next one, or are about to.
     available: AtomicUsize,
+    /// Number of threads that have served a request and are not parked.
+    running: AtomicUsize,
     parked: Mutex<Parked>,
     unparked: Condvar,
 }
@@ -46,18 +60,39 @@ struct Parked {
 /// A request that the calling thread serves, until this is dropped. The drop may park the thread.
 pub(crate) struct Serving<'a>(&'a Readers);
 
+impl Default for Readers {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism();
+        Self::new(processors.map_or(1, NonZero::get))
+    }
+}
+
 impl Readers {
+    fn new(processors: usize) -> Self {
+        Self {
+            processors,
+            available: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            parked: Mutex::default(),
+            unparked: Condvar::new(),
+        }
+    }
+
     /// Begins to serve a request on the calling thread.
-    pub(crate) fn serve(&self) -> Serving<'_> {
-        let left = match COUNTS.replace(true) {
-            true => self.available.fetch_sub(1, Ordering::AcqRel) - 1,
-            false => self.available.load(Ordering::Acquire),
+    pub(crate) fn serve(&self, kind: Kind) -> Serving<'_> {
+        let left = if COUNTS.replace(true) {
+            self.available.fetch_sub(1, Ordering::AcqRel) - 1
+        } else {
+            self.running.fetch_add(1, Ordering::AcqRel);
+            self.available.load(Ordering::Acquire)
         };
-        if left == 0 {
+        let helps = kind == Kind::MayWait || self.running.load(Ordering::Acquire) < self.processors;
+        if left == 0 && helps {
             let mut parked = self.lock();
             if parked.threads > parked.unparked {
                 parked.unparked += 1;
                 self.available.fetch_add(1, Ordering::AcqRel);
+                self.running.fetch_add(1, Ordering::AcqRel);
                 self.unparked.notify_one();
             }
         }
@@ -84,6 +119,7 @@ impl Readers {
             return;
         }
         parked.threads += 1;
+        self.running.fetch_sub(1, Ordering::AcqRel);
         let waits = |parked: &mut Parked| parked.unparked == 0 && !parked.is_over;
         let woken = self
             .unparked
@@ -95,6 +131,7 @@ impl Readers {
             Some(left) => parked.unparked = left,
             None => {
                 self.available.fetch_add(1, Ordering::AcqRel);
+                self.running.fetch_add(1, Ordering::AcqRel);
             }
         }
     }
@@ -143,13 +180,13 @@ mod tests {
             let (sender, done) = channel();
             let readers = Arc::clone(readers);
             let thread = std::thread::spawn(move || {
-                drop(readers.serve());
+                drop(readers.serve(Kind::MayWait));
                 sender.send(()).expect("the test receives");
                 may_go.recv().expect("the test sends");
                 // The last of these requests may park it.
                 SURPLUS.set(0);
                 for _ in 0..PATIENCE {
-                    drop(readers.serve());
+                    drop(readers.serve(Kind::MayWait));
                 }
                 sender.send(()).expect("the test receives");
             });
@@ -171,7 +208,7 @@ mod tests {
     fn surplus_threads_park_and_are_unparked_when_all_others_serve() {
         let readers = Arc::<Readers>::default();
         // This thread is one of them.
-        drop(readers.serve());
+        drop(readers.serve(Kind::MayWait));
         let all = start(&readers);
         const PARKED: usize = THREADS + 1 - SPARE;
         for (number, reader) in all.iter().enumerate() {
@@ -183,11 +220,11 @@ mod tests {
             }
         }
         assert_eq!(readers.available.load(Ordering::Relaxed), SPARE);
-        let mut serving = vec![readers.serve()];
+        let mut serving = vec![readers.serve(Kind::MayWait)];
         assert_eq!(readers.lock().threads, PARKED, "one is left");
         // Each request of the last available thread unparks one.
         for left in (0..PARKED).rev() {
-            serving.push(readers.serve());
+            serving.push(readers.serve(Kind::MayWait));
             wait_for_parked(&readers, left);
         }
         drop(serving);
@@ -198,11 +235,37 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_do_not_wait_use_as_many_threads_as_processors() {
+        let readers = Arc::new(Readers::new(SPARE + 1));
+        drop(readers.serve(Kind::MayWait));
+        let all = start(&readers);
+        const PARKED: usize = THREADS + 1 - SPARE;
+        for (number, reader) in all.iter().take(PARKED).enumerate() {
+            reader.go.send(()).expect("it waits");
+            wait_for_parked(&readers, number + 1);
+        }
+        let serving: Vec<_> = (0..SPARE).map(|_| readers.serve(Kind::Short)).collect();
+        wait_for_parked(&readers, PARKED - 1);
+        let short = readers.serve(Kind::Short);
+        assert_eq!(readers.available.load(Ordering::Relaxed), 0, "all serve");
+        assert_eq!(readers.lock().threads, PARKED - 1);
+        drop(short);
+        let waits = readers.serve(Kind::MayWait);
+        wait_for_parked(&readers, PARKED - 2);
+        drop((serving, waits));
+        readers.end();
+        for reader in all {
+            let _ = reader.go.send(());
+            reader.thread.join().expect("no panic");
+        }
+    }
+
+    #[test]
     fn threads_that_never_served_a_request_do_not_count() {
         let readers = Arc::<Readers>::default();
         // Others may not exist, so that this one does not park.
         for _ in 0..2 * PATIENCE {
-            drop(readers.serve());
+            drop(readers.serve(Kind::MayWait));
         }
         assert_eq!(readers.available.load(Ordering::Relaxed), 1);
     }
@@ -225,7 +288,7 @@ mod tests {
             reader.thread.join().expect("no panic");
         }
         for _ in 0..2 * PATIENCE {
-            drop(readers.serve());
+            drop(readers.serve(Kind::MayWait));
         }
         assert_eq!(readers.available.load(Ordering::Relaxed), THREADS + 1);
     }

@@ -132,6 +132,25 @@ impl Names {
         Ok(())
     }
 
+    /// Returns whether a request of the mount waits for a thread that reads it.
+    #[must_use]
+    pub fn has_request(&self) -> bool {
+        let mount = self.mount.get();
+        mount.is_some_and(|mount| mount.connection.has_request())
+    }
+
+    /// Runs `body`, which must not wait, and leaves its packets to the directory in the queue.
+    /// Returns whether there are some: the caller must [send](Names::send_packets) them soon. The
+    /// next heartbeat of the node does so, too.
+    pub fn hold_packets(&self, body: impl FnOnce()) -> bool {
+        self.node.client().hold_packets(body)
+    }
+
+    /// Sends the packets in the queue to the directory.
+    pub fn send_packets(&self) {
+        self.node.client().send_packets();
+    }
+
     /// Makes the mount hold a file.
     ///
     /// # Errors
