@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_block::{Buf, Result};
 
@@ -64,6 +65,8 @@ impl Interrupt {
 /// Reads in flight. One thread creates, begins and awaits them.
 pub struct DirectReads {
     ring: Ring,
+    /// Whether the buffers are registered.
+    has_fixed: bool,
     slots: Vec<Slot>,
     in_flight: usize,
     results: Vec<(Token, i32)>,
@@ -91,9 +94,17 @@ impl DirectReads {
             len: 0,
             file: None,
         };
+        let slots: Vec<_> = (0..count).map(slot).collect();
+        let mut ring = Ring::new(&interrupt.0)?;
+        let buffer = |slot: &Slot| libc::iovec {
+            iov_base: slot.buf.as_ptr().cast(),
+            iov_len: slot.buf.len(),
+        };
+        let buffers: Vec<_> = slots.iter().map(buffer).collect();
         Ok(Some(Self {
-            ring: Ring::new(&interrupt.0)?,
-            slots: (0..count).map(slot).collect(),
+            has_fixed: ring.register_buffers(&buffers),
+            ring,
+            slots,
             in_flight: 0,
             results: Vec::new(),
         }))
@@ -112,33 +123,38 @@ impl DirectReads {
     pub fn begin(&mut self, slot: usize, file: Arc<File>, offset: u64, len: usize) {
         let used = &mut self.slots[slot];
         assert!(used.file.is_none() && len <= used.buf.len(), "slot {slot}");
-        let read = FileStep::Read {
-            target: Target {
-                fd: file.as_raw_fd(),
-                slot: None,
-            },
-            ptr: used.buf.as_ptr(),
-            len: u32::try_from(len).expect("at most the maximum"),
-            offset,
-        };
+        let (fd, ptr) = (file.as_raw_fd(), used.buf.as_ptr());
         (used.file, used.len) = (Some(file), len);
         self.in_flight += 1;
-        self.ring.push_file(slot as Token, &read);
+        let len = u32::try_from(len).expect("at most the maximum");
+        let token = slot as Token;
+        match u16::try_from(slot) {
+            Ok(number) if self.has_fixed => {
+                let buffer = (number, ptr, len);
+                self.ring.push_fixed_read(token, fd, buffer, offset);
+            }
+            _ => {
+                let target = Target { fd, slot: None };
+                let read = FileStep::Read {
+                    target,
+                    ptr,
+                    len,
+                    offset,
+                };
+                self.ring.push_file(token, &read);
+            }
+        }
     }
 
-    /// Submits queued reads. Waits until one has ended or for an interrupt, if `waits`. Passes the
-    /// slot of each read that has ended to `ended`, with its buffer and the number of bytes. These
-    /// are fewer than requested at the end of the file.
+    /// Submits queued reads. Waits until one has ended, for an interrupt, or for the time `limit`.
+    /// Passes the slot of each read that has ended to `ended`, with its buffer and the number of
+    /// bytes. These are fewer than requested at the end of the file.
     pub fn turn(
         &mut self,
-        waits: bool,
+        limit: Option<Duration>,
         mut ended: impl FnMut(usize, io::Result<(&mut [u8], usize)>),
     ) {
-        let wait = match waits {
-            true => Wait::Until(None),
-            false => Wait::No,
-        };
-        self.ring.turn(wait, &mut self.results);
+        self.ring.turn(Wait::Until(limit), &mut self.results);
         for (token, result) in self.results.drain(..) {
             let number = usize::try_from(token).expect("the number of a slot");
             let slot = &mut self.slots[number];
@@ -159,7 +175,7 @@ impl Drop for DirectReads {
     /// Waits for all reads: the kernel writes to their buffers.
     fn drop(&mut self) {
         while self.in_flight > 0 {
-            self.turn(true, |_, _| ());
+            self.turn(None, |_, _| ());
         }
         self.ring.close();
     }
@@ -168,7 +184,6 @@ impl Drop for DirectReads {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
-    use std::time::Duration;
 
     use super::*;
     use crate::testing::Scratch;
@@ -210,14 +225,22 @@ mod tests {
         let Some(mut reads) = reads(4, &interrupt) else {
             return;
         };
-        reads.begin(0, Arc::clone(&one), 0, PAGE);
-        reads.begin(1, Arc::clone(&other), 0, 2 * PAGE);
-        reads.begin(2, one, 8 * PAGE as u64, PAGE);
+        for is_refused in [false, true] {
+            // As after a refusal of the kernel to register buffers.
+            reads.has_fixed &= !is_refused;
+            read_both(&mut reads, &one, &other);
+        }
+    }
+
+    fn read_both(reads: &mut DirectReads, one: &Arc<File>, other: &Arc<File>) {
+        reads.begin(0, Arc::clone(one), 0, PAGE);
+        reads.begin(1, Arc::clone(other), 0, 2 * PAGE);
+        reads.begin(2, Arc::clone(one), 8 * PAGE as u64, PAGE);
         // Neither the offset nor the length is a multiple of the file system's unit.
-        reads.begin(3, other, 1, 3);
+        reads.begin(3, Arc::clone(other), 1, 3);
         let mut counts = [None; 4];
         while counts.iter().any(Option::is_none) {
-            reads.turn(true, |slot, read| {
+            reads.turn(None, |slot, read| {
                 let count = read.map(|(bytes, count)| {
                     assert!(
                         bytes[..count]
@@ -249,7 +272,7 @@ mod tests {
         reads.begin(1, good, 0, PAGE);
         let mut ended = [None; 2];
         while ended.iter().any(Option::is_none) {
-            reads.turn(true, |slot, read| {
+            reads.turn(None, |slot, read| {
                 let count = read.map(|(_, count)| count);
                 ended[slot] = Some(count.map_err(|error| error.raw_os_error()));
             });
@@ -264,14 +287,16 @@ mod tests {
             return;
         };
         interrupt.interrupt();
-        reads.turn(true, |_, _| panic!("there is no read"));
+        reads.turn(None, |_, _| panic!("there is no read"));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(50));
                 interrupt.interrupt();
             });
-            reads.turn(true, |_, _| panic!("there is no read"));
+            reads.turn(None, |_, _| panic!("there is no read"));
         });
-        reads.turn(false, |_, _| panic!("there is no read"));
+        reads.turn(Some(Duration::from_millis(1)), |_, _| {
+            panic!("there is no read")
+        });
     }
 }

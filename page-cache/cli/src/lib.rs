@@ -143,7 +143,7 @@ struct NodeArguments {
     /// Time of the write-back of a file that a program closes
     #[arg(long, value_enum, default_value = "expiry")]
     write_back: WrittenBack,
-    /// Number of concurrent reads and writes of the source, 1 to 256
+    /// Number of concurrent reads and writes of the source by threads, 1 to 256
     #[arg(long, value_name = "NUMBER", value_parser = whole::<u16>(1..=256),
         default_value = "16")]
     source_depth: u16,

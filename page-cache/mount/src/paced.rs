@@ -83,14 +83,19 @@ impl<F: Filesystem> Filesystem for Paced<F> {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _serving = self.readers.serve(Kind::Short);
         let read = || {
             self.filesystem
                 .read(request, number, handle, offset, size, flags, owner, reply);
         };
-        let Ok(names) = self.handles.names() else {
-            return read();
+        let names = match self.handles.names() {
+            Ok(names) if !names.reads_may_wait() => names,
+            _ => {
+                let _serving = self.readers.serve(Kind::MayWait);
+                self.send_held();
+                return read();
+            }
         };
+        let _serving = self.readers.serve(Kind::Short);
         if names.hold_packets(read) {
             self.held.store(true, Ordering::Release);
         }

@@ -4,7 +4,7 @@
 //! finds each thread asleep for long, and its stack and buffer out of the processor's caches. So
 //! threads without work park, and [`SPARE`] threads remain. A thread is unparked as soon as all
 //! others are serving requests, since these may wait for the source. Requests that never wait need
-//! no more threads than there are processors.
+//! fewer: a thread for every second processor, since programs use the others.
 
 use std::cell::Cell;
 use std::num::NonZero;
@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Number of threads that remain available. With one, each request would unpark another thread.
 const SPARE: usize = 2;
+/// The same after requests that never wait.
+const SPARE_SHORT: usize = 1;
 /// Number of requests in a row after which a thread is in surplus, until it parks. Parking and
 /// unparking cost more than a request in memory.
 const PATIENCE: u32 = 64;
@@ -40,7 +42,8 @@ pub(crate) enum Kind {
 /// The threads.
 #[derive(Debug)]
 pub(crate) struct Readers {
-    processors: usize,
+    /// Maximum number of running threads for requests that never wait.
+    short_max: usize,
     /// Number of threads that have served a request and read the next one, or are about to.
     available: AtomicUsize,
     /// Number of threads that have served a request and are not parked.
@@ -58,19 +61,22 @@ struct Parked {
 }
 
 /// A request that the calling thread serves, until this is dropped. The drop may park the thread.
-pub(crate) struct Serving<'a>(&'a Readers);
+pub(crate) struct Serving<'a> {
+    readers: &'a Readers,
+    kind: Kind,
+}
 
 impl Default for Readers {
     fn default() -> Self {
         let processors = std::thread::available_parallelism();
-        Self::new(processors.map_or(1, NonZero::get))
+        Self::new(processors.map_or(1, NonZero::get).div_ceil(2))
     }
 }
 
 impl Readers {
-    fn new(processors: usize) -> Self {
+    fn new(short_max: usize) -> Self {
         Self {
-            processors,
+            short_max,
             available: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             parked: Mutex::default(),
@@ -86,7 +92,7 @@ impl Readers {
             self.running.fetch_add(1, Ordering::AcqRel);
             self.available.load(Ordering::Acquire)
         };
-        let helps = kind == Kind::MayWait || self.running.load(Ordering::Acquire) < self.processors;
+        let helps = kind == Kind::MayWait || self.running.load(Ordering::Acquire) < self.short_max;
         if left == 0 && helps {
             let mut parked = self.lock();
             if parked.threads > parked.unparked {
@@ -96,7 +102,10 @@ impl Readers {
                 self.unparked.notify_one();
             }
         }
-        Serving(self)
+        Serving {
+            readers: self,
+            kind,
+        }
     }
 
     /// Unparks all threads for good.
@@ -105,10 +114,10 @@ impl Readers {
         self.unparked.notify_all();
     }
 
-    /// Parks the calling thread while the others suffice.
-    fn park(&self) {
+    /// Parks the calling thread while `spare` others suffice.
+    fn park(&self, spare: usize) {
         let mut parked = self.lock();
-        let spare = |available: usize| (available > SPARE).then(|| available - 1);
+        let spare = |available: usize| (available > spare).then(|| available - 1);
         let taken = self
             .available
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, spare);
@@ -143,14 +152,18 @@ impl Readers {
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
-        let available = self.0.available.fetch_add(1, Ordering::AcqRel) + 1;
-        let surplus = match available > SPARE {
+        let available = self.readers.available.fetch_add(1, Ordering::AcqRel) + 1;
+        let spare = match self.kind {
+            Kind::MayWait => SPARE,
+            Kind::Short => SPARE_SHORT,
+        };
+        let surplus = match available > spare {
             true => SURPLUS.get() + 1,
             false => 0,
         };
         SURPLUS.set(surplus % PATIENCE);
         if surplus == PATIENCE {
-            self.0.park();
+            self.readers.park(spare);
         }
     }
 }
@@ -235,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_do_not_wait_use_as_many_threads_as_processors() {
+    fn requests_that_never_wait_use_fewer_threads() {
         let readers = Arc::new(Readers::new(SPARE + 1));
         drop(readers.serve(Kind::MayWait));
         let all = start(&readers);
@@ -246,6 +259,7 @@ mod tests {
         }
         let serving: Vec<_> = (0..SPARE).map(|_| readers.serve(Kind::Short)).collect();
         wait_for_parked(&readers, PARKED - 1);
+        assert_eq!(readers.running.load(Ordering::Relaxed), SPARE + 1);
         let short = readers.serve(Kind::Short);
         assert_eq!(readers.available.load(Ordering::Relaxed), 0, "all serve");
         assert_eq!(readers.lock().threads, PARKED - 1);

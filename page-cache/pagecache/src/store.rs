@@ -1,6 +1,7 @@
 //! Backing store of pages.
 
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use forebay_block::{Error, ErrorKind, Result};
 
@@ -59,10 +60,10 @@ pub trait Reads {
     /// [`Store::read_pages`] can read them.
     fn begin(&mut self, number: usize, first: PageId, pages: usize) -> bool;
 
-    /// Passes begun reads to the system. Waits until one has ended or for an interrupt, if `waits`.
-    /// Passes the number and the bytes of each that has ended to `ended`. Without bytes,
-    /// [`Store::read_pages`] has to read the pages, or has the error.
-    fn turn(&mut self, waits: bool, ended: &mut dyn FnMut(usize, Option<&[u8]>));
+    /// Passes begun reads to the system. Waits until one has ended, for an interrupt, or for the
+    /// time `limit`. Passes the number and the bytes of each that has ended to `ended`. Without
+    /// bytes, [`Store::read_pages`] has to read the pages, or has the error.
+    fn turn(&mut self, limit: Option<Duration>, ended: &mut dyn FnMut(usize, Option<&[u8]>));
 }
 
 /// Fills the frames of consecutive pages from the store, for

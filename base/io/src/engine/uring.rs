@@ -107,6 +107,25 @@ impl Ring {
         }
     }
 
+    /// Registers buffers for [`Ring::push_fixed_read`]: the kernel then looks their pages up once.
+    /// Returns false if it refuses, for the limit of locked memory perhaps.
+    pub(crate) fn register_buffers(&mut self, buffers: &[libc::iovec]) -> bool {
+        // SAFETY: the kernel writes to them only for reads, whose owner keeps the memory alive.
+        unsafe { self.ring.submitter().register_buffers(buffers) }.is_ok()
+    }
+
+    /// Reads into the start of a registered buffer.
+    pub(crate) fn push_fixed_read(
+        &mut self,
+        token: Token,
+        fd: RawFd,
+        (buffer, ptr, len): (u16, *mut u8, u32),
+        offset: u64,
+    ) {
+        let read = opcode::ReadFixed::new(Fd(fd), ptr, len, buffer).offset(offset);
+        self.push(&read.build().user_data(token));
+    }
+
     pub(crate) fn push_file(&mut self, token: Token, step: &FileStep) {
         let (target, entry) = match *step {
             FileStep::Read {

@@ -139,6 +139,12 @@ impl Names {
         mount.is_some_and(|mount| mount.connection.has_request())
     }
 
+    /// Returns whether a read that begins may wait for the source, for the attributes of its file.
+    #[must_use]
+    pub fn reads_may_wait(&self) -> bool {
+        !self.node.client().store().submits()
+    }
+
     /// Runs `body`, which must not wait, and leaves its packets to the directory in the queue.
     /// Returns whether there are some: the caller must [send](Names::send_packets) them soon. The
     /// next heartbeat of the node does so, too.

@@ -41,7 +41,7 @@ pub struct Options {
     pub dirty_pages: usize,
     /// Time of the write-back of a file that a program closes.
     pub write_back: WriteBack,
-    /// Number of threads for I/O of the store: its queue depth.
+    /// Number of threads for I/O of the store: its queue depth, without direct reads by io_uring.
     pub io_threads: usize,
     /// Longest wait of an operation for the source or the directory. A flush that gives up leaves
     /// its data in memory, to be written back later.

@@ -7,6 +7,7 @@ use std::fs;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use forebay_io::direct::{self, DirectReads};
 use forebay_pagecache::message::PageId;
@@ -97,6 +98,12 @@ impl Tree {
         });
     }
 
+    /// Returns whether io_uring is known to read its files directly. Then it is a local file
+    /// system, and attributes of open files are in memory.
+    pub(crate) fn submits(&self) -> bool {
+        self.submits.get() == Some(&true)
+    }
+
     /// Returns a file that is open for direct reads.
     pub(crate) fn opened_direct(&self, inode: u64) -> Option<Arc<fs::File>> {
         let state = self.lock();
@@ -130,8 +137,8 @@ impl Reads for TreeReads<'_> {
         true
     }
 
-    fn turn(&mut self, waits: bool, ended: &mut dyn FnMut(usize, Option<&[u8]>)) {
-        self.reads.turn(waits, |number, read| {
+    fn turn(&mut self, limit: Option<Duration>, ended: &mut dyn FnMut(usize, Option<&[u8]>)) {
+        self.reads.turn(limit, |number, read| {
             ended(
                 number,
                 read.ok().and_then(|(bytes, count)| whole(bytes, count)),

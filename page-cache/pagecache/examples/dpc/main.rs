@@ -6,12 +6,12 @@ mod clock;
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../../tests/threads/cluster.rs"]
 mod cluster;
-#[path = "../../tests/threads/reads.rs"]
-mod reads;
 mod costs;
 mod measure;
 mod pool;
 mod private;
+#[path = "../../tests/threads/reads.rs"]
+mod reads;
 mod run;
 mod shared;
 #[path = "../../tests/threads/silent.rs"]

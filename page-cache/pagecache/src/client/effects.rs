@@ -4,7 +4,7 @@ use forebay_block::Result;
 
 use super::io::{Action, Job};
 use super::{Client, Link, State};
-use crate::message::{NodeId, ToNode};
+use crate::message::{NodeId, ToDirectory, ToNode};
 use crate::node::Effect;
 use crate::protocol::{Packet, encode};
 use crate::store::Store;
@@ -56,9 +56,12 @@ impl<S: Store, L: Link> Client<S, L> {
         }
         state.packet.clear();
         encode(id, &state.messages, &mut state.packet);
+        let publishes = |message: &ToDirectory| matches!(message, ToDirectory::Publish { .. });
+        let only_publishes = state.messages.iter().all(publishes);
         state.messages.clear();
         let sent = self.link.send(&state.packet);
         match &sent {
+            Ok(()) if only_publishes => state.deferred.publishes = true,
             Ok(()) => state.deferred.sends = true,
             Err(error) => {
                 state.fail(error.clone());

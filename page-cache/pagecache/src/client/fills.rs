@@ -3,11 +3,16 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::{Duration, Instant};
 
 use super::io::{Job, Jobs};
 use super::{Client, Link, State};
 use crate::message::NodeId;
 use crate::store::{self, Interrupt, Reads, Store};
+
+/// Longest time for which publications wait for other messages while reads are in flight: less than
+/// a fill by another node takes.
+const PUBLICATION_DELAY: Duration = Duration::from_micros(200);
 
 /// The thread of [`Client::run_fills`], for others.
 pub(super) struct Filler {
@@ -16,6 +21,10 @@ pub(super) struct Filler {
     waits: AtomicBool,
     /// Whether its wait was interrupted.
     woken: AtomicBool,
+    /// Whether there are queued messages that it has to send before it waits.
+    urgent: AtomicBool,
+    /// Whether there are queued publications.
+    publishes: AtomicBool,
     interrupt: Interrupt,
 }
 
@@ -39,8 +48,14 @@ impl Filler {
         (self.interrupt)();
     }
 
-    /// Returns whether it sends the packets that are queued before this call.
-    pub(super) fn flushes(&self) -> bool {
+    /// Returns whether it sends the messages that are queued before this call. They are `urgent` if
+    /// not all of them are publications.
+    pub(super) fn sends(&self, urgent: bool) -> bool {
+        let left = match urgent {
+            true => &self.urgent,
+            false => &self.publishes,
+        };
+        left.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !self.waits.load(Ordering::Relaxed)
     }
@@ -77,6 +92,8 @@ struct Fills {
     new: Vec<usize>,
     /// Numbers of reads that have ended, and whether their frames are filled.
     ended: Vec<(usize, bool)>,
+    /// Time since which publications are queued.
+    publishes_since: Option<Instant>,
 }
 
 impl Fills {
@@ -87,6 +104,7 @@ impl Fills {
             free: (0..capacity).rev().collect(),
             new: Vec::new(),
             ended: Vec::new(),
+            publishes_since: None,
         }
     }
 
@@ -130,6 +148,8 @@ impl<S: Store, L: Link> Client<S, L> {
         let filler = self.filler.get_or_init(|| Filler {
             waits: AtomicBool::new(false),
             woken: AtomicBool::new(false),
+            urgent: AtomicBool::new(false),
+            publishes: AtomicBool::new(false),
             interrupt,
         });
         let _end = End(filler);
@@ -139,10 +159,9 @@ impl<S: Store, L: Link> Client<S, L> {
         drop(state);
         while self.take_fills(filler, &mut fills, reads.pages_max()) {
             self.begin_fills(&mut fills, &mut *reads);
-            // Packets of other threads, which have left them to this one before its wait.
-            self.link.flush();
+            let limit = self.send_before_wait(filler, &mut fills);
             let Fills { begun, ended, .. } = &mut fills;
-            reads.turn(true, &mut |number, bytes| {
+            reads.turn(limit, &mut |number, bytes| {
                 let places = begun[number].iter().map(|job| job.place);
                 if let Some(bytes) = bytes {
                     store::end_fill(&self.segment, places, bytes);
@@ -153,6 +172,27 @@ impl<S: Store, L: Link> Client<S, L> {
             self.end_fills(&mut fills);
         }
         self.link.flush();
+    }
+
+    /// Sends messages that other threads have left to this one before its wait. Publications may
+    /// wait for other messages while reads are in flight. Returns the limit of the wait.
+    fn send_before_wait(&self, filler: &Filler, fills: &mut Fills) -> Option<Duration> {
+        let is_urgent = filler.urgent.swap(false, Ordering::Relaxed);
+        if !is_urgent {
+            if !filler.publishes.load(Ordering::Relaxed) {
+                return None;
+            }
+            let in_flight = fills.begun.len() - fills.free.len();
+            let since = fills.publishes_since.get_or_insert_with(Instant::now);
+            let left = PUBLICATION_DELAY.saturating_sub(since.elapsed());
+            if in_flight > 0 && !left.is_zero() {
+                return Some(left);
+            }
+        }
+        filler.publishes.store(false, Ordering::Relaxed);
+        fills.publishes_since = None;
+        self.link.flush();
+        None
     }
 
     /// Takes requested fills, and begins the thread's wait. Returns false at the end.

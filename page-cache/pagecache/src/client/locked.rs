@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Error, Result};
 
-use super::fills::Filler;
 use super::io::Woken;
 use super::{Client, Link, State, not_in_time};
 use crate::message::PageId;
@@ -97,8 +96,10 @@ impl<S: Store, L: Link> Client<S, L> {
 /// Work for the time after the release of the mutex.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
-    /// Whether there are queued messages.
+    /// Whether there are queued messages other than publications.
     pub(super) sends: bool,
+    /// Whether there are queued publications.
+    pub(super) publishes: bool,
     /// Number of threads to wake for I/O of the store.
     pub(super) io: usize,
     /// Whether there are new fills for the thread of [`Client::run_fills`].
@@ -109,7 +110,8 @@ pub(super) struct Deferred {
 
 impl Deferred {
     fn is_empty(&self) -> bool {
-        !self.sends && self.io == 0 && !self.fills && self.woken.is_empty()
+        let has_messages = self.sends || self.publishes;
+        !has_messages && self.io == 0 && !self.fills && self.woken.is_empty()
     }
 
     pub(super) fn wake(&mut self, woken: Woken) {
@@ -220,6 +222,7 @@ impl<S: Store, L: Link> Drop for Locked<'_, S, L> {
         };
         let Deferred {
             sends,
+            publishes,
             io,
             fills,
             woken,
@@ -238,7 +241,8 @@ impl<S: Store, L: Link> Drop for Locked<'_, S, L> {
                 Waiter::Then { page, then, .. } => then(self.client.ended(outcome, page)),
             }
         }
-        if sends && !filler.is_some_and(Filler::flushes) && !hold() {
+        let has_messages = sends || publishes;
+        if has_messages && !filler.is_some_and(|filler| filler.sends(sends)) && !hold() {
             self.client.link.flush();
         }
     }

@@ -44,8 +44,9 @@ pub(crate) struct Shelf {
     unreadable: Arc<Mutex<BTreeSet<PageId>>>,
     reads: Arc<AtomicU64>,
     writes: Arc<AtomicU64>,
-    /// Whether it has reads that occupy no thread.
+    /// Whether it has reads that occupy no thread, and their number.
     submits: bool,
+    pub(crate) submitted: Arc<AtomicU64>,
 }
 
 impl Shelf {
@@ -281,7 +282,18 @@ impl Cluster {
             submits: true,
             ..Shelf::default()
         };
-        Self::of_shelf(1, frames, (Consistency::Strong, limit, 0), (None, shelf))
+        let cluster = Self::of_shelf(1, frames, (Consistency::Strong, limit, 0), (None, shelf));
+        // Until their thread has started, other threads fill.
+        let mut page = PageId {
+            inode: 1,
+            index: 1 << 20,
+        };
+        while cluster.shelf.submitted.load(Ordering::Relaxed) == 0 {
+            let read = cluster.nodes[0].read(page, &mut [0; PAGE]);
+            read.expect("it is read");
+            page.index += 2;
+        }
+        cluster
     }
 
     /// The same, with a limit to the time that an operation waits.

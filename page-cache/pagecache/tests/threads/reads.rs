@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use forebay_pagecache::message::PageId;
 use forebay_pagecache::store::{Interrupt, Reads, Store as _};
@@ -12,6 +13,8 @@ use crate::cluster::{PAGE, Shelf};
 pub(crate) const PAGES_MAX: usize = 4;
 /// Maximum number of such reads.
 pub(crate) const READS_MAX: usize = 8;
+/// Longest sleep between two looks for work.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Reads that occupy no thread.
 pub(crate) struct ShelfReads {
@@ -63,21 +66,24 @@ impl Reads for ShelfReads {
     fn begin(&mut self, number: usize, first: PageId, pages: usize) -> bool {
         assert!(pages <= PAGES_MAX && self.begun[number].is_none());
         self.begun[number] = Some((first, pages));
+        self.shelf.submitted.fetch_add(1, Ordering::Relaxed);
         true
     }
 
-    fn turn(&mut self, waits: bool, ended: &mut dyn FnMut(usize, Option<&[u8]>)) {
-        let shelf = self.shelf.clone();
+    fn turn(&mut self, limit: Option<Duration>, ended: &mut dyn FnMut(usize, Option<&[u8]>)) {
+        let (begin, shelf) = (Instant::now(), self.shelf.clone());
         let (stalled, changed) = &*shelf.stalled;
         let mut file = stalled.lock().expect("no thread panicked");
         let (number, first, pages) = loop {
             if let Some(next) = self.next(*file) {
                 break next;
             }
-            if self.is_interrupted.swap(false, Ordering::Relaxed) || !waits {
+            let is_late = limit.is_some_and(|limit| begin.elapsed() >= limit);
+            if self.is_interrupted.swap(false, Ordering::Relaxed) || is_late {
                 return;
             }
-            file = changed.wait(file).expect("no thread panicked");
+            let waited = changed.wait_timeout(file, limit.unwrap_or(LONG));
+            file = waited.expect("no thread panicked").0;
         };
         drop(file);
         let mut bytes = vec![0; pages * PAGE];
