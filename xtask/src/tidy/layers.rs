@@ -14,6 +14,7 @@ const FLOORS: [(&str, u8); 28] = [
     ("forebay-auth", 2),
     ("forebay-fuse", 2),
     ("forebay-terminal", 2),
+    ("forebay-object", 2),
     ("forebay-tls", 2),
     ("forebay-device", 3),
     ("forebay-btt", 4),
