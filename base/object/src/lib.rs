@@ -1,5 +1,20 @@
 //! Volumes in object storage: a log of immutable objects, with a map of its blocks.
 //!
+//! `docs/internals/object-volumes.md` has every byte of the objects, and argues why one writer at a
+//! time changes a volume.
+//!
 //! - [`store`]: the operations that a volume needs of an object store.
+//! - [`ObjectVolume`]: a volume as a block device.
+//! - [`testing`]: a store in memory.
 
+mod options;
+mod snapshots;
 pub mod store;
+pub mod testing;
+mod usage;
+mod volume;
+
+pub use options::{Access, Options, Times};
+pub use snapshots::{Snapshot, delete_snapshot, list_snapshots};
+pub use usage::Usage;
+pub use volume::ObjectVolume;
