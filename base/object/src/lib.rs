@@ -7,12 +7,32 @@
 //! - [`ObjectVolume`]: a volume as a block device.
 //! - [`testing`]: a store in memory.
 
+mod background;
+mod batch;
+mod chain;
+mod checkpointer;
+mod chunks;
+mod claim;
+mod collector;
+mod core;
+mod fault;
+mod format;
+mod limits;
+mod link;
+mod map;
+mod objects;
+mod open;
 mod options;
+mod reader;
+mod replay;
+#[cfg(test)]
+mod simulation;
 mod snapshots;
 pub mod store;
 pub mod testing;
 mod usage;
 mod volume;
+mod writer;
 
 pub use options::{Access, Options, Times};
 pub use snapshots::{Snapshot, delete_snapshot, list_snapshots};

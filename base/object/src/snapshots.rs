@@ -1,10 +1,31 @@
 //! Snapshots of a volume.
+//!
+//! A snapshot is a checkpoint under another name. It is complete when the log has a record of it: a
+//! successor of the writer sees the record, and pins the objects of the snapshot. A snapshot
+//! without a record was never acknowledged.
 
+use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{ErrorKind, Result};
+use bytes::Bytes;
+use forebay_block::{Error, ErrorKind, Result};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
+use crate::checkpointer::{capture, delete_free, encode};
+use crate::core::{Core, Pinned};
+use crate::fault::Fault;
+use crate::format::checkpoint::{MAX_NAME_BYTES, Tables, decode_tables, tables_bytes};
+use crate::format::{Id, corrupt, new_id, snapshot_name, superblock};
+use crate::link::Link;
+use crate::objects::{Content, Object};
+use crate::replay::WithHelp as _;
 use crate::store::Store;
+use crate::writer::{close_any_batch, flushed};
+
+/// Length of the first read of a snapshot, bytes.
+const FIRST_READ_BYTES: u64 = 64 << 10;
+/// Number of snapshots that are read at once.
+const READS: usize = 8;
 
 /// A snapshot of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +41,29 @@ pub struct Snapshot {
 /// Returns the snapshots of the volume in this folder, by name in ascending order.
 ///
 /// # Errors
-/// `NotFound` if there is no volume. Errors of the store.
+/// `NotFound` if there is no volume. `Corrupt` for a snapshot that does not verify. Errors of the
+/// store.
+///
+/// # Panics
+/// If this thread runs no reactor.
 pub async fn list_snapshots(store: &dyn Store) -> Result<Vec<Snapshot>> {
-    let _ = store;
-    Err(ErrorKind::Unsupported.into())
+    let link = Link::borrowed(store);
+    let found = link.read(superblock::NAME, 0..superblock::BYTES).await;
+    if found
+        .as_ref()
+        .is_err_and(|it| it.kind() == ErrorKind::NotFound)
+    {
+        let what = format!("there is no volume in {}", link.name());
+        return Err(Error::new(ErrorKind::NotFound, what));
+    }
+    found?;
+    let tables = read_all(&link).await?;
+    let snapshots = tables.into_iter().map(|it| Snapshot {
+        name: it.name,
+        time: it.time,
+        size_bytes: it.size_bytes,
+    });
+    Ok(snapshots.collect())
 }
 
 /// Deletes a snapshot. Its space becomes free when a writer of the volume opens it again. An open
@@ -31,7 +71,229 @@ pub async fn list_snapshots(store: &dyn Store) -> Result<Vec<Snapshot>> {
 ///
 /// # Errors
 /// `NotFound` without a snapshot of this name. Errors of the store.
+///
+/// # Panics
+/// If this thread runs no reactor.
 pub async fn delete_snapshot(store: &dyn Store, name: &str) -> Result<()> {
-    let _ = (store, name);
-    Err(ErrorKind::Unsupported.into())
+    delete_from(&Link::borrowed(store), name).await
+}
+
+async fn delete_from(link: &Link<'_>, name: &str) -> Result<()> {
+    check_name(name)?;
+    let objects = find(link, name).await?;
+    if objects.is_empty() {
+        return Err(missing(link, name));
+    }
+    for object in objects {
+        link.delete(&object).await?;
+    }
+    Ok(())
+}
+
+/// Returns the objects of the snapshots of this name. There is more than one if a fenced writer has
+/// left another.
+async fn find(link: &Link<'_>, name: &str) -> Result<Vec<String>> {
+    let listed = link.list("snapshots/").await?;
+    let prefix = format!("snapshots/{name}.");
+    let names = listed.into_iter().map(|it| it.name);
+    Ok(names.filter(|it| it.starts_with(&prefix)).collect())
+}
+
+/// Reads the newest snapshot of this name. Returns the name of its object, too.
+///
+/// # Errors
+/// `NotFound` without one. Errors of the store.
+pub(crate) async fn read(link: &Link<'_>, name: &str) -> Result<(String, Bytes)> {
+    let mut newest = None;
+    for object in find(link, name).await? {
+        if let Some(tables) = read_tables(link, &object).await? {
+            newest = newest.max(Some((tables.epoch, tables.seq, object)));
+        }
+    }
+    let Some((_, _, object)) = newest else {
+        return Err(missing(link, name));
+    };
+    match link.read_whole(&object).await {
+        Ok(bytes) => Ok((object, bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(missing(link, name)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Error of a snapshot that does not exist.
+fn missing(link: &Link<'_>, name: &str) -> Error {
+    let what = format!("volume {} has no snapshot {name:?}", link.name());
+    Error::new(ErrorKind::NotFound, what)
+}
+
+/// Checks the name of a snapshot.
+///
+/// # Errors
+/// `InvalidInput`.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let is_plain = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"-_".contains(&it);
+    if (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(is_plain) {
+        return Ok(());
+    }
+    let what = format!(
+        "{name:?} is no name of a snapshot\n\
+         help: use 1 to {MAX_NAME_BYTES} lower-case letters, digits, - and _"
+    );
+    Err(Error::new(ErrorKind::InvalidInput, what))
+}
+
+/// Reads all snapshots but their maps, by name in ascending order.
+pub(crate) async fn read_all(link: &Link<'_>) -> Result<Vec<Tables>> {
+    let listed = link.list("snapshots/").await?;
+    let reads = listed
+        .into_iter()
+        .map(async |it| read_tables(link, &it.name).await);
+    let read: Vec<_> = stream::iter(reads).buffered(READS).try_collect().await?;
+    Ok(read.into_iter().flatten().collect())
+}
+
+/// Reads a snapshot but its map. Returns `None` if it has been deleted.
+async fn read_tables(link: &Link<'_>, object: &str) -> Result<Option<Tables>> {
+    let tables = async {
+        let mut bytes = link.read(object, 0..FIRST_READ_BYTES).await?;
+        let len = tables_bytes(&bytes)?;
+        if len > bytes.len() as u64 {
+            bytes = link.read(object, 0..len).await?;
+        }
+        let tables = decode_tables(&bytes)?;
+        match snapshot_name(&tables.name, &tables.id) == object {
+            true => Ok(tables),
+            false => Err(corrupt("it has another name")),
+        }
+    };
+    match tables.await {
+        Ok(tables) => Ok(Some(tables)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_help(|| format!("{object} of {}", link.name())),
+    }
+}
+
+/// Pins the objects of the snapshots in the folder. Deletes those of earlier writers without a
+/// record in the log: their writers can append none any more.
+///
+/// # Errors
+/// `Corrupt` for a snapshot that does not verify. Errors of the store.
+pub(crate) async fn pin_all(core: &Core) -> Result<()> {
+    let epoch = core.writer()?.epoch;
+    for tables in read_all(&core.link).await? {
+        if tables.epoch >= epoch {
+            continue; // A later writer has the volume already.
+        }
+        if !core.log.borrow().chain.snapshots.contains(&tables.id) {
+            core.link
+                .delete(&snapshot_name(&tables.name, &tables.id))
+                .await?;
+            continue;
+        }
+        let log = &mut *core.log.borrow_mut();
+        let objects = &mut log.chain.objects;
+        let mut numbers = Vec::with_capacity(tables.entries.len());
+        for entry in &tables.entries {
+            let number = match objects.find(entry.seq) {
+                Some((number, _)) => number,
+                // Only snapshots have data in it, so a checkpoint is without it.
+                None => objects.add(Object {
+                    stored_bytes: entry.stored_bytes.into(),
+                    payload_sectors: entry.payload_sectors,
+                    is_dead: true,
+                    ..Object::new(entry.seq, Content::Pinned)
+                }),
+            };
+            objects.change(number, |it| it.pins += 1);
+            numbers.push(number);
+        }
+        let pinned = Pinned {
+            id: tables.id,
+            objects: numbers,
+        };
+        core.pinned.borrow_mut().insert(tables.name, pinned);
+    }
+    let names: Vec<_> = core.pinned.borrow().values().map(|it| it.id).collect();
+    let log = &mut *core.log.borrow_mut();
+    log.chain.snapshots.retain(|id| names.contains(id));
+    Ok(())
+}
+
+/// Creates a snapshot with all acknowledged changes.
+///
+/// # Errors
+/// `InvalidInput` for another name. `Busy` if there is a snapshot of this name. Errors of the
+/// store.
+pub(crate) async fn create(core: &Rc<Core>, name: &str) -> Result<()> {
+    core.writer()?;
+    check_name(name)?;
+    if !find(&core.link, name).await?.is_empty() {
+        return Err(exists(core, name));
+    }
+    let id = new_id();
+    let object = snapshot_name(name, &id);
+    let captured = capture(core, id, name)?;
+    let pinned = Pinned {
+        id,
+        objects: captured.objects.clone(),
+    };
+    change_pins(core, &pinned, true);
+    let content = match encode(core, captured).await {
+        Ok(content) => content,
+        Err(error) => {
+            change_pins(core, &pinned, false);
+            return Err(error);
+        }
+    };
+    // From here on the object may exist whatever the answer is, so the pins stay.
+    // If it exists, an earlier attempt has created it: its name has a random part.
+    core.link.create(&object, &content).await?;
+    core.pinned.borrow_mut().insert(name.to_owned(), pinned);
+    if core.faults.has(Fault::UnrecordedSnapshot) {
+        return Ok(());
+    }
+    {
+        let log = &mut *core.log.borrow_mut();
+        log.check()?;
+        if log.batch.snapshot != Id::default() {
+            close_any_batch(log);
+        }
+        log.batch.snapshot = id;
+        log.chain.snapshots.insert(id);
+    }
+    flushed(core).await
+}
+
+fn exists(core: &Core, name: &str) -> Error {
+    let what = format!(
+        "volume {} has a snapshot {name:?}\nhelp: use another name, or delete it first",
+        core.link.name()
+    );
+    Error::new(ErrorKind::Busy, what)
+}
+
+fn change_pins(core: &Core, pinned: &Pinned, is_pinned: bool) {
+    let mut log = core.log.borrow_mut();
+    for number in &pinned.objects {
+        log.chain.objects.change(*number, |it| match is_pinned {
+            true => it.pins += 1,
+            false => it.pins -= 1,
+        });
+    }
+}
+
+/// Deletes a snapshot, and the objects that only it pinned.
+///
+/// # Errors
+/// `NotFound` without a snapshot of this name. Errors of the store.
+pub(crate) async fn delete(core: &Rc<Core>, name: &str) -> Result<()> {
+    core.writer()?;
+    delete_from(&core.link, name).await?;
+    let pinned = core.pinned.borrow_mut().remove(name);
+    if let Some(pinned) = pinned {
+        core.log.borrow_mut().chain.snapshots.remove(&pinned.id);
+        change_pins(core, &pinned, false);
+        core.work.wake_all();
+    }
+    delete_free(core).await
 }

@@ -1,19 +1,44 @@
 //! A volume in object storage as a block device.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Request, Result};
+use forebay_block::{
+    Allocation, BlockDevice, Completion, DeviceInfo, Error, ErrorKind, Extents, ExtentsFuture,
+    Identity, Op, Request, Result,
+};
+use forebay_io::rt;
+use forebay_io::sync::Promise;
 
+use crate::background;
+use crate::checkpointer::checkpoint;
+use crate::core::{Change, Core};
+use crate::fault::Faults;
+use crate::format::SECTOR_BYTES;
+use crate::limits::Limits;
+use crate::open::open;
 use crate::options::Options;
+use crate::reader;
+use crate::snapshots;
 use crate::store::Store;
 use crate::usage::Usage;
+use crate::writer::{ATOMIC_SECTORS, flush, flushed, submit};
+
+/// Unit in which clients should write, bytes. Smaller units cost more of the map.
+const PHYSICAL_BYTES: u32 = 4096;
 
 /// An open volume. It belongs to the reactor that it was opened on.
 ///
 /// Dropping it ends its tasks. Writes that no flush covered may be lost then.
 pub struct ObjectVolume {
+    core: Rc<Core>,
     info: DeviceInfo,
+    /// Set when the background task has ended.
+    ended: Promise<()>,
+    /// Outcome of the first close.
+    closed: RefCell<Option<Promise<Result<()>>>>,
 }
 
 impl ObjectVolume {
@@ -33,20 +58,69 @@ impl ObjectVolume {
     /// # Panics
     /// If this thread runs no reactor.
     pub async fn open(store: Rc<dyn Store>, options: Options) -> Result<Rc<Self>> {
-        let _ = (store, options);
-        Err(ErrorKind::Unsupported.into())
+        Self::open_with(store, options, Limits::default(), Faults::default()).await
+    }
+
+    pub(crate) async fn open_with(
+        store: Rc<dyn Store>,
+        options: Options,
+        limits: Limits,
+        faults: Faults,
+    ) -> Result<Rc<Self>> {
+        let snapshot = options.snapshot.clone();
+        let core = Rc::new(open(store, options, limits, faults).await?);
+        let name = match snapshot {
+            Some(snapshot) => format!("{}@{snapshot}", core.link.name()),
+            None => core.link.name(),
+        };
+        let medium = core
+            .volume
+            .id
+            .first_chunk()
+            .map_or(0, |it| u64::from_le_bytes(*it));
+        let info = DeviceInfo {
+            physical_block_bytes: PHYSICAL_BYTES,
+            atomic_write_bytes: u32::try_from(ATOMIC_SECTORS * SECTOR_BYTES).expect("small"),
+            identity: Identity::of(medium.max(1)),
+            ..DeviceInfo::new(name, core.log.borrow().chain.size_bytes)
+        };
+        let ended = Promise::new();
+        match core.writer.is_some() {
+            true => {
+                let (core, ended) = (Rc::clone(&core), ended.clone());
+                rt::spawn(async move {
+                    background::run(core).await;
+                    ended.set(());
+                });
+            }
+            false => ended.set(()),
+        }
+        Ok(Rc::new(Self {
+            core,
+            info,
+            ended,
+            closed: RefCell::new(None),
+        }))
     }
 
     /// Returns whether it accepts no writes.
     #[must_use]
     pub fn read_only(&self) -> bool {
-        false
+        self.core.writer.is_none()
     }
 
     /// Returns its use of the store.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        Usage::default()
+        let log = self.core.log.borrow();
+        let sums = log.chain.objects.sums();
+        Usage {
+            live_bytes: sums.live_bytes + sums.pinned_live_bytes,
+            stored_bytes: sums.stored_bytes + sums.pinned_bytes + sums.dead_bytes + sums.free_bytes,
+            objects: log.chain.objects.len() as u64,
+            mapped_bytes: log.chain.map.sectors() * SECTOR_BYTES,
+            ..self.core.link.counts()
+        }
     }
 
     /// Creates a snapshot with all writes that were acknowledged before. A name consists of 1 to 64
@@ -56,21 +130,19 @@ impl ObjectVolume {
     /// - `InvalidInput` for another name.
     /// - `Busy` if there is a snapshot of this name, or if another writer has taken the volume.
     /// - `ReadOnly` for a volume that is not served.
-    /// - Errors of the store.
+    /// - Errors of the store. The snapshot may exist then.
     pub async fn snapshot(&self, name: &str) -> Result<()> {
-        let _ = name;
-        Err(ErrorKind::Unsupported.into())
+        snapshots::create(&self.core, name).await
     }
 
-    /// Deletes a snapshot. Its space becomes free when the volume collects its garbage.
+    /// Deletes a snapshot, and the objects that only it needed.
     ///
     /// # Errors
     /// - `NotFound` without a snapshot of this name.
     /// - `ReadOnly` for a volume that is not served.
     /// - Errors of the store.
     pub async fn delete_snapshot(&self, name: &str) -> Result<()> {
-        let _ = name;
-        Err(ErrorKind::Unsupported.into())
+        snapshots::delete(&self.core, name).await
     }
 
     /// Makes all acknowledged writes durable, writes a checkpoint, and ends all tasks. Later
@@ -80,7 +152,58 @@ impl ObjectVolume {
     /// - `Busy` if another writer has taken the volume.
     /// - `Disconnected` if the store does not answer. The volume is closed all the same.
     pub async fn close(&self) -> Result<()> {
-        Err(ErrorKind::Unsupported.into())
+        let earlier = self.closed.borrow().clone();
+        if let Some(outcome) = earlier {
+            return outcome.get().await;
+        }
+        let outcome = Promise::new();
+        *self.closed.borrow_mut() = Some(outcome.clone());
+        self.end_background();
+        self.ended.get().await;
+        let result = self.finish().await;
+        self.core.fail(&closed());
+        outcome.set(result.clone());
+        result
+    }
+
+    async fn finish(&self) -> Result<()> {
+        if self.read_only() {
+            return Ok(());
+        }
+        flushed(&self.core).await?;
+        checkpoint(&self.core).await?;
+        Ok(())
+    }
+
+    fn end_background(&self) {
+        self.core.closing.set(true);
+        self.core.work.wake_all();
+    }
+
+    /// Returns the request if it has to be executed. Completes it otherwise.
+    fn admit(&self, request: Request, done: Completion) -> Option<(Request, Completion)> {
+        let is_change = !matches!(request.op, Op::Read | Op::Flush);
+        let refused = match self.info.check(&request) {
+            Ok(()) if is_change && self.read_only() => Err(ErrorKind::ReadOnly.into()),
+            checked => checked,
+        };
+        if refused.is_err() || (request.op == Op::Flush && self.read_only()) {
+            done.complete(refused);
+            return None;
+        }
+        Some((request, done))
+    }
+}
+
+/// Error of a closed volume.
+fn closed() -> Error {
+    Error::new(ErrorKind::ShuttingDown, "the volume is closed")
+}
+
+impl Drop for ObjectVolume {
+    fn drop(&mut self) {
+        self.end_background();
+        self.core.fail(&closed());
     }
 }
 
@@ -89,8 +212,48 @@ impl BlockDevice for ObjectVolume {
         self.info.clone()
     }
 
-    fn submit(&self, _request: Request, done: Completion) {
-        done.complete(Err(ErrorKind::Unsupported.into()));
+    fn submit(&self, request: Request, done: Completion) {
+        let Some((request, done)) = self.admit(request, done) else {
+            return;
+        };
+        let first = request.offset / SECTOR_BYTES;
+        let sectors = first..first + request.len / SECTOR_BYTES;
+        match (request.op, request.buf) {
+            (Op::Read, Some(buf)) => reader::read(&self.core, first, buf, done),
+            (Op::Write { fua }, Some(buf)) => {
+                submit(&self.core, Change::Write { first, buf, fua }, done);
+            }
+            (Op::Flush, _) => flush(&self.core, done),
+            (Op::Discard, _) => {
+                let fua = false;
+                submit(&self.core, Change::Zero { sectors, fua }, done);
+            }
+            (Op::WriteZeroes { fua, .. }, _) => {
+                submit(&self.core, Change::Zero { sectors, fua }, done);
+            }
+            (Op::Read | Op::Write { .. }, None) => {
+                done.complete(Err(ErrorKind::InvalidInput.into()));
+            }
+        }
+    }
+
+    fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
+        let log = self.core.log.borrow();
+        let answer = log.check().map(|()| {
+            let mut extents = Extents::default();
+            let sectors = range.start / SECTOR_BYTES..range.end / SECTOR_BYTES;
+            log.chain.map.visit_while(sectors, |piece| {
+                let allocation = match piece.place {
+                    Some(_) => Allocation::Data,
+                    None => Allocation::Hole,
+                };
+                let bytes = piece.sectors.start * SECTOR_BYTES..piece.sectors.end * SECTOR_BYTES;
+                extents.push(bytes, allocation);
+                !extents.is_full()
+            });
+            extents
+        });
+        Box::pin(std::future::ready(answer))
     }
 }
 

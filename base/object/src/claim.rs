@@ -1,0 +1,243 @@
+//! The claim by which a writer owns the log.
+//!
+//! A claim takes the first free place of the log. No writer before it can append anything there, so
+//! that no later flush of such a writer is good. `docs/internals/object-volumes.md` has the
+//! argument.
+
+use bytes::Bytes;
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::system::wall_clock;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesOrdered;
+
+use crate::chain::Chain;
+use crate::fault::{Fault, Faults};
+use crate::format::log::{Header, Kind};
+use crate::format::superblock::Superblock;
+use crate::format::{Id, PIPELINE, log_name, new_id};
+use crate::limits::Limits;
+use crate::link::Link;
+use crate::replay::{follow, load, newest_checkpoint, read_header};
+use crate::store::Creation;
+
+/// Identity of a writer.
+#[derive(Clone, Debug)]
+pub(crate) struct Writer {
+    pub(crate) volume: Superblock,
+    pub(crate) id: Id,
+    pub(crate) epoch: u64,
+    /// Place of its claim.
+    pub(crate) claim: u64,
+    /// Size of the volume, bytes.
+    pub(crate) size_bytes: u64,
+}
+
+impl Writer {
+    /// Returns the header of an object of this writer, without content.
+    pub(crate) fn header(&self, kind: Kind, seq: u64) -> Header {
+        Header {
+            kind,
+            volume: self.volume.id,
+            writer: self.id,
+            epoch: self.epoch,
+            seq,
+            claim: self.claim,
+            size_bytes: self.size_bytes,
+            time: wall_clock(),
+            snapshot: Id::default(),
+            text: String::new(),
+            records: Vec::new(),
+            payload_sectors: 0,
+            chunks: Vec::new(),
+            crc: 0,
+        }
+    }
+}
+
+/// Meaning of an object at a place that a writer wanted.
+#[derive(Debug)]
+pub(crate) enum Occupant {
+    /// An earlier attempt of the writer.
+    Own,
+    /// An object of an earlier writer.
+    Orphan(Header),
+    /// An object of a later writer.
+    Successor(Header),
+    /// The object has been deleted.
+    Gone,
+}
+
+/// Finds whose object is at a place that the writer wanted. `content` is what it wanted to create.
+///
+/// # Errors
+/// `Corrupt` if the object does not verify. Errors of the store.
+pub(crate) async fn occupant(
+    link: &Link<'_>,
+    writer: &Writer,
+    seq: u64,
+    content: &Bytes,
+) -> Result<Occupant> {
+    let header = match read_header(link, &writer.volume, seq).await {
+        Ok(header) => header,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Occupant::Gone),
+        Err(error) => return Err(error),
+    };
+    let own = Header::decode(content)?;
+    let is_own = header.writer == writer.id && header.crc == own.crc;
+    Ok(match header.epoch {
+        _ if is_own => Occupant::Own,
+        epoch if epoch > writer.epoch => Occupant::Successor(header),
+        _ => Occupant::Orphan(header),
+    })
+}
+
+/// Error of a writer whose successor has the volume.
+pub(crate) async fn fenced(link: &Link<'_>, volume: &Superblock, seen: &Header) -> Error {
+    let claim = read_header(link, volume, seen.claim).await;
+    let successor = match claim {
+        Ok(claim) => {
+            let age = wall_clock().saturating_sub(claim.time).as_secs();
+            format!("{} took it over {age} s ago", claim.text)
+        }
+        Err(_) => "another writer took it over".to_owned(),
+    };
+    let what = format!(
+        "volume {}: {successor}\n\
+         help: stop one of the two daemons, and restart the one that is to serve the volume",
+        link.name()
+    );
+    Error::new(ErrorKind::Busy, what)
+}
+
+/// Claims the log. Returns the state of the volume at the writer's first place, and the place of
+/// the checkpoint that it began with. A larger `size` is the new size of the volume.
+///
+/// # Errors
+/// - `InvalidInput` for a size that is less than that of the volume.
+/// - `Busy` if another writer claims the log at the same time.
+/// - `Corrupt` if an object does not verify. Errors of the store.
+pub(crate) async fn claim(
+    link: &Link<'_>,
+    volume: &Superblock,
+    size: Option<u64>,
+    limits: Limits,
+    faults: Faults,
+) -> Result<(Chain, Writer, Option<u64>)> {
+    let id = new_id();
+    loop {
+        let (mut chain, base) = load(link, volume, limits, faults).await?;
+        let size_bytes = size.unwrap_or(chain.size_bytes);
+        if size_bytes < chain.size_bytes {
+            return Err(smaller(link, size_bytes, chain.size_bytes));
+        }
+        let Some(writer) = append_claim(link, volume, &mut chain, size_bytes, id).await? else {
+            continue;
+        };
+        // An object that was deleted before the claim could have looked like the end of the log.
+        if !faults.has(Fault::MissingIsEnd) && newest_checkpoint(link).await? != base {
+            continue;
+        }
+        if !faults.has(Fault::NoBarriers) && !faults.has(Fault::NoClaim) {
+            append_barriers(link, &mut chain, &writer).await?;
+        }
+        return Ok((chain, writer, base));
+    }
+}
+
+fn smaller(link: &Link<'_>, size_bytes: u64, has_bytes: u64) -> Error {
+    let what = format!(
+        "volume {}: its size is {has_bytes} bytes; {size_bytes} are less\n\
+         help: a volume cannot shrink; set a size of at least {has_bytes} bytes, or none",
+        link.name()
+    );
+    Error::new(ErrorKind::InvalidInput, what)
+}
+
+/// Creates the claim at the first free place. Returns `None` if the log has to be loaded again.
+async fn append_claim(
+    link: &Link<'_>,
+    volume: &Superblock,
+    chain: &mut Chain,
+    size_bytes: u64,
+    id: Id,
+) -> Result<Option<Writer>> {
+    loop {
+        let seq = chain.seq + 1;
+        let writer = Writer {
+            volume: volume.clone(),
+            id,
+            epoch: chain.epoch + 1,
+            claim: seq,
+            size_bytes,
+        };
+        let header = Header {
+            text: this_process(),
+            ..writer.header(Kind::Claim, seq)
+        };
+        let content = encoded(&header);
+        if chain.faults.has(Fault::NoClaim) {
+            chain.epoch = writer.epoch;
+            return Ok(Some(writer));
+        }
+        let mut is_ours = true;
+        if link.create(&log_name(seq), &content).await? == Creation::Exists {
+            match occupant(link, &writer, seq, &content).await? {
+                Occupant::Own => {}
+                Occupant::Gone => return Ok(None),
+                Occupant::Orphan(other) | Occupant::Successor(other) => {
+                    chain.apply(&other)?;
+                    follow(link, volume, chain).await?;
+                    is_ours = false;
+                }
+            }
+        }
+        if is_ours {
+            chain.apply(&header)?;
+            return Ok(Some(writer));
+        }
+    }
+}
+
+/// Occupies the places that objects of earlier writers could take late: each has at most
+/// [`PIPELINE`] creations beyond the durable part of its log, which ends before the claim.
+async fn append_barriers(link: &Link<'_>, chain: &mut Chain, writer: &Writer) -> Result<()> {
+    let places = writer.claim + 1..writer.claim + PIPELINE;
+    let barriers = places.map(|seq| create_barrier(link, writer, seq));
+    let mut barriers: FuturesOrdered<_> = barriers.collect();
+    while let Some(header) = barriers.next().await {
+        chain.apply(&header?)?;
+    }
+    Ok(())
+}
+
+/// Occupies a place. Returns the header of the object there.
+async fn create_barrier(link: &Link<'_>, writer: &Writer, seq: u64) -> Result<Header> {
+    let header = writer.header(Kind::Barrier, seq);
+    let content = encoded(&header);
+    loop {
+        if link.create(&log_name(seq), &content).await? == Creation::Created {
+            return Ok(header);
+        }
+        match occupant(link, writer, seq, &content).await? {
+            Occupant::Own => return Ok(header),
+            Occupant::Orphan(orphan) => return Ok(orphan),
+            Occupant::Successor(seen) => return Err(fenced(link, &writer.volume, &seen).await),
+            Occupant::Gone => {}
+        }
+    }
+}
+
+/// Returns the content of an object without chunks.
+fn encoded(header: &Header) -> Bytes {
+    let mut content = Vec::new();
+    header.encode_to(&mut content);
+    content.into()
+}
+
+/// Returns a description of this process for the claim.
+fn this_process() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.trim().chars().take(255).collect();
+    let host = if host.is_empty() { "a host" } else { &host };
+    format!("process {} on {host}", std::process::id())
+}

@@ -1,0 +1,177 @@
+//! Opening of a volume.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::system::wall_clock;
+
+use crate::chain::Chain;
+use crate::claim::claim;
+use crate::core::{Core, Log};
+use crate::fault::Faults;
+use crate::format::superblock::{self, Superblock};
+use crate::format::{checkpoint, corrupt, new_id};
+use crate::limits::Limits;
+use crate::link::Link;
+use crate::options::{Access, Options};
+use crate::replay::{WithHelp as _, load};
+use crate::snapshots::{self, check_name, pin_all};
+use crate::store::{Creation, Store};
+
+/// A size is a multiple of this, bytes.
+const SIZE_UNIT_BYTES: u64 = 4096;
+
+/// Opens a volume.
+pub(crate) async fn open(
+    store: Rc<dyn Store>,
+    options: Options,
+    limits: Limits,
+    faults: Faults,
+) -> Result<Core> {
+    let link = Link::new(store, options.times);
+    check_size(options.size_bytes)?;
+    if let Some(name) = &options.snapshot {
+        check_name(name)?;
+    }
+    let found = link.read(superblock::NAME, 0..superblock::BYTES + 1).await;
+    let is_new = found
+        .as_ref()
+        .is_err_and(|it| it.kind() == ErrorKind::NotFound);
+    let may_create = options.access == Access::Serve && options.snapshot.is_none();
+    if may_create {
+        probe(&link).await?;
+    }
+    let bytes = match (is_new, options.size_bytes) {
+        (false, _) => found?,
+        (true, Some(size)) if may_create => create(&link, size).await?,
+        (true, size) => return Err(not_found(&link, &options, size)),
+    };
+    let what = || format!("object {} of {}", superblock::NAME, link.name());
+    let volume = Superblock::decode(&bytes).with_help(what)?;
+    let (chain, writer, base) = match (&options.snapshot, options.access) {
+        (Some(name), _) => {
+            let chain = load_snapshot(&link, &volume, name, limits).await?;
+            (chain, None, None)
+        }
+        (None, Access::Look) => {
+            let (chain, base) = load(&link, &volume, limits, faults).await?;
+            (chain, None, base)
+        }
+        (None, Access::Serve) => {
+            let size = options.size_bytes;
+            let (chain, writer, base) = claim(&link, &volume, size, limits, faults).await?;
+            (chain, Some(writer), base)
+        }
+    };
+    let core = Core {
+        link,
+        volume,
+        writer,
+        limits,
+        faults,
+        log: RefCell::new(Log::new(chain, base)),
+        pinned: RefCell::new(BTreeMap::new()),
+        work: forebay_io::sync::WaitList::new(),
+        closing: Cell::new(false),
+    };
+    if core.writer.is_some() {
+        pin_all(&core).await?;
+    }
+    Ok(core)
+}
+
+fn check_size(size_bytes: Option<u64>) -> Result<()> {
+    let Some(size_bytes) = size_bytes else {
+        return Ok(());
+    };
+    let is_possible = size_bytes.is_multiple_of(SIZE_UNIT_BYTES)
+        && (SIZE_UNIT_BYTES..1 << 62).contains(&size_bytes);
+    if is_possible {
+        return Ok(());
+    }
+    let what = format!(
+        "a volume cannot have a size of {size_bytes} bytes\n\
+         help: use a multiple of {SIZE_UNIT_BYTES} bytes"
+    );
+    Err(Error::new(ErrorKind::InvalidInput, what))
+}
+
+fn not_found(link: &Link<'_>, options: &Options, size: Option<u64>) -> Error {
+    let help = match (&options.snapshot, size) {
+        (Some(_), _) => "see whether the folder is right",
+        (None, None) => "set a size to create one, or see whether the folder is right",
+        (None, Some(_)) => "it is created when it is served",
+    };
+    let what = format!("there is no volume in {}\nhelp: {help}", link.name());
+    Error::new(ErrorKind::NotFound, what)
+}
+
+/// Creates the object `volume`, unless another process does. Returns its content.
+async fn create(link: &Link<'_>, size_bytes: u64) -> Result<Bytes> {
+    if !link.list("log/").await?.is_empty() {
+        // Another process may have created the volume just now.
+        let found = link.read(superblock::NAME, 0..superblock::BYTES + 1).await;
+        return match found {
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(without_superblock(link)),
+            found => found,
+        };
+    }
+    let superblock = Superblock {
+        id: new_id(),
+        size_bytes,
+        time: wall_clock(),
+    };
+    let content = superblock.encode();
+    match link.create(superblock::NAME, &content).await? {
+        Creation::Created => Ok(content),
+        Creation::Exists => link.read(superblock::NAME, 0..superblock::BYTES + 1).await,
+    }
+}
+
+fn without_superblock(link: &Link<'_>) -> Error {
+    let what = format!(
+        "there is a log in {}, but no object {}\n\
+         help: restore the object from a version or a copy, or use another folder",
+        link.name(),
+        superblock::NAME
+    );
+    corrupt(&what)
+}
+
+/// Checks that the store creates no object twice. Without that, two writers could not be fenced.
+async fn probe(link: &Link<'_>) -> Result<()> {
+    let name: String = new_id().iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("probe/{name}");
+    // An attempt whose answer was lost may have created it.
+    link.create(&name, &Bytes::from_static(b"first")).await?;
+    let second = link.create(&name, &Bytes::from_static(b"second")).await?;
+    link.delete(&name).await?;
+    if second == Creation::Exists {
+        return Ok(());
+    }
+    let what = format!(
+        "object store {}: it replaces an object that exists, so two writers cannot be fenced\n\
+         help: use a store with conditional creation (If-None-Match)",
+        link.name()
+    );
+    Err(Error::new(ErrorKind::Unsupported, what))
+}
+
+async fn load_snapshot(
+    link: &Link<'_>,
+    volume: &Superblock,
+    name: &str,
+    limits: Limits,
+) -> Result<Chain> {
+    let (object, bytes) = snapshots::read(link, name).await?;
+    let decoded = checkpoint::decode(&bytes).and_then(|(tables, map)| {
+        match tables.volume == volume.id && tables.name == name {
+            true => Ok(Chain::of(tables, map, limits)),
+            false => Err(corrupt("it belongs to another volume or snapshot")),
+        }
+    });
+    decoded.with_help(|| format!("{object} of {}", link.name()))
+}

@@ -1,0 +1,132 @@
+//! Loading the state of a volume: the newest checkpoint, and the log that follows it.
+
+use forebay_block::{Context as _, ErrorKind, Result};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesOrdered;
+
+use crate::chain::Chain;
+use crate::fault::{Fault, Faults};
+use crate::format::log::{HEAD_BYTES, Header, header_bytes};
+use crate::format::superblock::Superblock;
+use crate::format::{checkpoint, corrupt, log_name, map_name, seq_of};
+use crate::limits::Limits;
+use crate::link::Link;
+
+/// Length of the first read of an object of the log, bytes. Most headers are shorter.
+const FIRST_READ_BYTES: u64 = 64 << 10;
+/// Number of headers that are read at once.
+const READ_AHEAD: u64 = 16;
+
+/// Reads the header of an object of the log.
+///
+/// # Errors
+/// `NotFound` if there is none. `Corrupt` if it does not verify, or belongs elsewhere.
+pub(crate) async fn read_header(link: &Link<'_>, volume: &Superblock, seq: u64) -> Result<Header> {
+    let name = log_name(seq);
+    let what = || format!("object {name} of {}", link.name());
+    let mut bytes = link.read(&name, 0..FIRST_READ_BYTES).await?;
+    let len = header_bytes(&bytes).with_help(what)?;
+    if len > bytes.len() {
+        bytes = link.read(&name, 0..len as u64).await?;
+    }
+    let header = Header::decode(&bytes).with_help(what)?;
+    if header.volume != volume.id || header.seq != seq {
+        return Err(corrupt("it belongs to another volume or place")).with_help(what);
+    }
+    debug_assert!(len >= HEAD_BYTES);
+    Ok(header)
+}
+
+/// Adds the name of an object, and a remedy, to an error of its content.
+pub(crate) trait WithHelp<T> {
+    /// Adds both.
+    fn with_help(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> WithHelp<T> for Result<T> {
+    fn with_help(self, what: impl FnOnce() -> String) -> Self {
+        let help = "restore the object from a version or a copy of the folder";
+        self.context(|| format!("{}\nhelp: {help}", what()))
+    }
+}
+
+/// Returns the place of the newest checkpoint.
+pub(crate) async fn newest_checkpoint(link: &Link<'_>) -> Result<Option<u64>> {
+    let listed = link.list("map/").await?;
+    Ok(listed.iter().filter_map(|it| seq_of(&it.name)).max())
+}
+
+/// Loads the state at the end of the log. Returns the place of the checkpoint that it began with.
+///
+/// No object that was read can have been deleted meanwhile: a newer checkpoint would exist.
+///
+/// # Errors
+/// `Corrupt` if an object does not verify. Errors of the store.
+pub(crate) async fn load(
+    link: &Link<'_>,
+    volume: &Superblock,
+    limits: Limits,
+    faults: Faults,
+) -> Result<(Chain, Option<u64>)> {
+    loop {
+        let newest = newest_checkpoint(link).await?;
+        let Some(mut chain) = load_checkpoint(link, volume, newest, limits).await? else {
+            continue;
+        };
+        chain.faults = faults;
+        follow(link, volume, &mut chain).await?;
+        if faults.has(Fault::MissingIsEnd) || newest_checkpoint(link).await? == newest {
+            return Ok((chain, newest));
+        }
+    }
+}
+
+/// Loads a checkpoint. Returns `None` if it has been deleted, since a newer one exists.
+async fn load_checkpoint(
+    link: &Link<'_>,
+    volume: &Superblock,
+    seq: Option<u64>,
+    limits: Limits,
+) -> Result<Option<Chain>> {
+    let Some(seq) = seq else {
+        return Ok(Some(Chain::empty(volume.size_bytes, limits)));
+    };
+    let name = map_name(seq);
+    let bytes = match link.read_whole(&name).await {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let decoded = checkpoint::decode(&bytes).and_then(|(tables, map)| {
+        match tables.volume == volume.id && tables.seq == seq {
+            true => Ok(Chain::of(tables, map, limits)),
+            false => Err(corrupt("it belongs to another volume or place")),
+        }
+    });
+    let what = || format!("checkpoint {name} of {}", link.name());
+    decoded.with_help(what).map(Some)
+}
+
+/// Applies all objects up to the first that is missing.
+///
+/// # Errors
+/// `Corrupt` if an object does not verify. Errors of the store.
+pub(crate) async fn follow(link: &Link<'_>, volume: &Superblock, chain: &mut Chain) -> Result<()> {
+    let mut next = chain.seq + 1;
+    let mut reads = FuturesOrdered::new();
+    loop {
+        while next <= chain.seq + READ_AHEAD {
+            reads.push_back(read_header(link, volume, next));
+            next += 1;
+        }
+        let header = reads.next().await.expect("a read is queued");
+        match header {
+            Ok(header) => {
+                let what = || format!("object {} of {}", log_name(header.seq), link.name());
+                chain.apply(&header).with_help(what)?;
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
