@@ -85,6 +85,12 @@ pub(crate) async fn encode(core: &Rc<Core>, capture: Capture) -> Result<Bytes> {
     if !core.faults.has(Fault::CheckpointAhead) {
         capture.durable.await?;
     }
+    if core.faults.has(Fault::FlushOverGap) {
+        // Only flushes of clients have the fault.
+        let is_durable = |log: &Log| log.seq_of(log.durable) > capture.tables.seq;
+        let is_over = || is_durable(&core.log.borrow()) || core.has_failed();
+        core.work.until(is_over).await;
+    }
     let mut tables = capture.tables;
     let mut index_of = HashMap::with_capacity(capture.objects.len());
     {

@@ -30,6 +30,8 @@ mod simulation;
 mod snapshots;
 pub mod store;
 pub mod testing;
+#[cfg(test)]
+mod tests;
 mod usage;
 mod volume;
 mod writer;

@@ -9,6 +9,8 @@
 //!   A creation that succeeded may be delivered once more at any later time.
 //! - A creation has no effect if the object exists. Reads and lists show all effects before them.
 //! - A line may be cut for a while: everything on it fails. It may be held: everything on it waits.
+//!
+//! `FOREBAY_SEED=n` replays one life.
 
 mod faults;
 mod lives;
@@ -16,3 +18,24 @@ mod model;
 mod session;
 mod store;
 mod writers;
+
+use forebay_testkit::rotation::{Lives, print_row};
+
+/// Lives of each kind.
+const LIVES: Lives = Lives {
+    pinned: &[17, 46],
+    gate: 1200,
+    whole: 20_000,
+    share: 10,
+};
+
+/// Runs lives of one kind. Panics at the first violation.
+fn run_seeds(check: &str, run: impl Fn(u64) -> Result<(), String>) {
+    let seeds = LIVES.seeds();
+    for seed in &seeds {
+        if let Err(what) = run(*seed) {
+            panic!("{what}\nreplay with: FOREBAY_SEED={seed}");
+        }
+    }
+    print_row(check, seeds.len() as u64, 0);
+}

@@ -6,12 +6,10 @@ use std::time::Duration;
 use forebay_io::rt;
 use forebay_io::sim::Rng;
 
+use super::run_seeds;
 use super::session::{Client, World};
 use super::store::Line;
 use crate::fault::Faults;
-
-/// Number of seeds.
-const SEEDS: u64 = 1200;
 
 /// Runs a few sessions. Returns the first violation.
 pub(super) fn live(seed: u64, faults: Faults) -> Result<(), String> {
@@ -36,6 +34,12 @@ pub(super) fn live(seed: u64, faults: Faults) -> Result<(), String> {
 /// Opens the volume, compares and uses it, and ends with a crash at any time, or closes it.
 async fn use_once(world: &Rc<World>, rng: Rng, is_last: bool) {
     let line = Line::new(&world.shelf);
+    if !is_last && rng.chance(1, 6) {
+        // The process ends while it opens the volume.
+        let limit = Duration::from_millis(rng.below(3000));
+        rt::at_most(limit, world.serve(&line)).await;
+        return;
+    }
     let volume = loop {
         match world.serve(&line).await {
             Ok(volume) => break volume,
@@ -93,9 +97,7 @@ async fn use_once(world: &Rc<World>, rng: Rng, is_last: bool) {
 
 #[test]
 fn a_volume_survives_crashes() {
-    for seed in 0..SEEDS {
-        if let Err(what) = live(seed, Faults::default()) {
-            panic!("{what}");
-        }
-    }
+    run_seeds("lives of object volumes", |seed| {
+        live(seed, Faults::default())
+    });
 }

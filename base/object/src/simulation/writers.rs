@@ -8,12 +8,10 @@ use forebay_io::rt;
 use forebay_io::sim::Rng;
 use forebay_io::sync::WaitList;
 
+use super::run_seeds;
 use super::session::{Client, World};
 use super::store::Line;
 use crate::fault::Faults;
-
-/// Number of seeds.
-const SEEDS: u64 = 1200;
 
 /// Runs two or three writers, each with its own zone. Returns the first violation.
 pub(super) fn contend(seed: u64, faults: Faults) -> Result<(), String> {
@@ -129,11 +127,9 @@ impl Writer {
 
 #[test]
 fn a_stale_writer_is_fenced() {
-    for seed in 0..SEEDS {
-        if let Err(what) = contend(seed, Faults::default()) {
-            panic!("{what}");
-        }
-    }
+    run_seeds("writers of object volumes", |seed| {
+        contend(seed, Faults::default())
+    });
 }
 
 #[test]

@@ -1,0 +1,188 @@
+//! Opening, creation, growth and snapshots.
+
+use std::time::Instant;
+
+use forebay_block::{BlockDevice as _, ErrorKind};
+
+use super::*;
+use crate::snapshots::{delete_snapshot, list_snapshots};
+use crate::testing::MemoryStore;
+
+fn kind<T>(outcome: Result<T>) -> Option<ErrorKind> {
+    outcome.err().map(|error| error.kind())
+}
+
+#[test]
+fn a_volume_is_created_only_where_it_is_served_with_a_size() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let looks = Options {
+            access: Access::Look,
+            ..sized(MIB)
+        };
+        let error = open(&store, looks.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.report().contains("it is created when it is served"));
+        let without = Options::new(Access::Serve);
+        assert_eq!(
+            kind(open(&store, without.clone()).await),
+            Some(ErrorKind::NotFound)
+        );
+        for size in [0, 512, MIB + 512, 1 << 62] {
+            assert_eq!(
+                kind(open(&store, sized(size)).await),
+                Some(ErrorKind::InvalidInput)
+            );
+        }
+        assert_eq!(
+            kind(list_snapshots(&*store).await),
+            Some(ErrorKind::NotFound)
+        );
+        assert!(store.list("log/").await.unwrap().is_empty());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        assert_eq!(volume.info().size_bytes, MIB);
+        assert!(!volume.read_only() && volume.info().volatile_cache);
+        volume.close().await.unwrap();
+        let names: Vec<_> = store.list("").await.unwrap();
+        assert!(names.iter().all(|it| !it.name.starts_with("probe/")));
+        let reopened = open(&store, without).await.unwrap();
+        assert_eq!(reopened.info().size_bytes, MIB);
+        assert!(reopened.info().identity.is_same_as(volume.info().identity));
+        let look = open(&store, looks).await.unwrap();
+        assert!(look.read_only());
+        let refused = look.write(0, filled(512, 1)).await;
+        assert_eq!(kind(refused), Some(ErrorKind::ReadOnly));
+        assert_eq!(kind(look.snapshot("a").await), Some(ErrorKind::ReadOnly));
+        look.flush().await.unwrap();
+        look.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_volume_grows_and_never_shrinks() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        volume.write(MIB - 512, filled(512, 1)).await.unwrap();
+        volume.close().await.unwrap();
+        let volume = open(&store, sized(2 * MIB)).await.unwrap();
+        volume
+            .write_fua(2 * MIB - 512, filled(512, 2))
+            .await
+            .unwrap();
+        drop(volume);
+        let error = open(&store, sized(MIB)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(
+            error.report().contains("cannot shrink"),
+            "{}",
+            error.report()
+        );
+        let volume = open(&store, Options::new(Access::Serve)).await.unwrap();
+        assert_eq!(volume.info().size_bytes, 2 * MIB);
+        let data = read(&volume, MIB - 512, 1024).await.unwrap();
+        assert_eq!((&data[..512], &data[512..]), (&[1; 512][..], &[0; 512][..]));
+        assert_eq!(read(&volume, 2 * MIB - 512, 512).await.unwrap(), [2; 512]);
+    });
+}
+
+#[test]
+fn a_huge_sparse_volume_opens_at_once() {
+    run(async {
+        let (store, size) = (Rc::new(MemoryStore::new()), 2 << 40);
+        let volume = open(&store, sized(size)).await.unwrap();
+        for at in 0..1000 {
+            let offset = at * (size / 1000) / 4096 * 4096;
+            volume.write(offset, filled(4096, at as u8)).await.unwrap();
+        }
+        volume.close().await.unwrap();
+        let begin = Instant::now();
+        let volume = open(&store, Options::new(Access::Serve)).await.unwrap();
+        let taken = begin.elapsed();
+        assert!(taken.as_millis() < 500, "{taken:?}");
+        assert_eq!(volume.info().size_bytes, size);
+        let last = 999 * (size / 1000) / 4096 * 4096;
+        assert_eq!(
+            read(&volume, last, 4096).await.unwrap(),
+            [999_u64 as u8; 4096]
+        );
+        volume.discard(0, size).await.unwrap();
+        assert_eq!(volume.usage().mapped_bytes, 0);
+    });
+}
+
+#[test]
+fn a_snapshot_is_constant() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        volume.write(0, filled(8192, 1)).await.unwrap();
+        volume.snapshot("one").await.unwrap();
+        volume.write(4096, filled(8192, 2)).await.unwrap();
+        volume.snapshot("two").await.unwrap();
+        volume.discard(0, MIB).await.unwrap();
+        assert_eq!(kind(volume.snapshot("two").await), Some(ErrorKind::Busy));
+        for name in ["", "Two", "a/b", "a.b", &"x".repeat(65)] {
+            assert_eq!(
+                kind(volume.snapshot(name).await),
+                Some(ErrorKind::InvalidInput)
+            );
+        }
+        volume.close().await.unwrap();
+        // Another writer neither deletes nor changes them.
+        let volume = open(&store, sized(2 * MIB)).await.unwrap();
+        volume.write(0, filled(MIB, 3)).await.unwrap();
+        volume.close().await.unwrap();
+        let listed = list_snapshots(&*store).await.unwrap();
+        let names: Vec<_> = listed.iter().map(|it| (&*it.name, it.size_bytes)).collect();
+        assert_eq!(names, [("one", MIB), ("two", MIB)]);
+        for (name, bytes) in [("one", [1, 1, 0]), ("two", [1, 2, 2])] {
+            let look = open(&store, snapshot(name)).await.unwrap();
+            assert!(look.read_only() && look.info().size_bytes == MIB);
+            assert!(look.info().name.ends_with(&format!("@{name}")));
+            for (at, byte) in bytes.into_iter().enumerate() {
+                let data = read(&look, at as u64 * 4096, 4096).await.unwrap();
+                assert_eq!(data, [byte; 4096], "{name} at {at}");
+            }
+        }
+        delete_snapshot(&*store, "one").await.unwrap();
+        assert_eq!(
+            kind(delete_snapshot(&*store, "one").await),
+            Some(ErrorKind::NotFound)
+        );
+        assert_eq!(
+            kind(open(&store, snapshot("one")).await),
+            Some(ErrorKind::NotFound)
+        );
+        let volume = open(&store, Options::new(Access::Serve)).await.unwrap();
+        volume.delete_snapshot("two").await.unwrap();
+        assert_eq!(
+            kind(volume.delete_snapshot("two").await),
+            Some(ErrorKind::NotFound)
+        );
+        volume.close().await.unwrap();
+        // Only the last data are left.
+        let volume = open(&store, Options::new(Access::Serve)).await.unwrap();
+        volume.close().await.unwrap();
+        assert_eq!(volume.usage().mapped_bytes, MIB);
+        let data = store.list("log/").await.unwrap();
+        let large = data.iter().filter(|it| it.bytes > 300).count();
+        assert_eq!(large, 1, "{data:?}");
+    });
+}
+
+#[test]
+fn the_log_of_many_sessions_has_only_claims_and_data() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        for session in 0..20 {
+            let volume = open(&store, sized(MIB)).await.unwrap();
+            volume.write(0, filled(4096, session)).await.unwrap();
+            volume.close().await.unwrap();
+        }
+        let log = store.list("log/").await.unwrap();
+        // Claims of 20 sessions, one object of data, and what the last session will have deleted.
+        assert!(log.len() <= 26, "{}", log.len());
+        assert!(store.list("map/").await.unwrap().len() <= 2);
+    });
+}
