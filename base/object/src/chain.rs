@@ -28,6 +28,8 @@ pub(crate) struct Chain {
     /// Identities of complete snapshots.
     pub(crate) snapshots: BTreeSet<Id>,
     pub(crate) size_bytes: u64,
+    /// Length of the checkpoint that the state began with.
+    pub(crate) checkpoint_bytes: u64,
     /// Bytes of the objects that were applied since the checkpoint.
     pub(crate) log_bytes: u64,
     pub(crate) faults: Faults,
@@ -46,17 +48,19 @@ impl Chain {
     /// Returns the state of a checkpoint.
     pub(crate) fn of(tables: Tables, map: Map, limits: Limits) -> Self {
         let mut objects = Objects::new(limits.small_bytes);
-        for entry in tables.entries {
+        let mut live = vec![0; tables.entries.len()];
+        for (object, sectors) in map.live() {
+            live[object as usize] += sectors;
+        }
+        // The objects get the numbers that the map uses, since the table is empty.
+        for (entry, live_sectors) in tables.entries.into_iter().zip(live) {
             let content = Content::Stored(entry.header_bytes, entry.chunks.into());
             objects.add(Object {
                 stored_bytes: entry.stored_bytes.into(),
                 payload_sectors: entry.payload_sectors,
+                live_sectors,
                 ..Object::new(entry.seq, content)
             });
-        }
-        // The objects have the numbers that the map uses, since the table was empty.
-        for (object, sectors) in map.live() {
-            objects.change(object, |it| it.live_sectors += sectors);
         }
         Self {
             map,
@@ -67,6 +71,7 @@ impl Chain {
             claims: tables.claims,
             snapshots: tables.snapshots.into_iter().collect(),
             size_bytes: tables.size_bytes,
+            checkpoint_bytes: 0,
             log_bytes: 0,
             faults: Faults::default(),
         }

@@ -16,6 +16,7 @@ use crate::format::checkpoint::{Encoder, Entry, HEAD_BYTES, Tables};
 use crate::format::{Id, corrupt, log_name, map_name, seq_of};
 use crate::map::Map;
 use crate::objects::{Content, Object};
+use crate::reader::{explain, is_replaced};
 use crate::store::Creation;
 use crate::writer::{close_any_batch, closed_are_durable, start_uploads};
 
@@ -176,7 +177,12 @@ async fn create(core: &Rc<Core>, seq: u64, content: &Bytes) -> Result<()> {
         return Ok(());
     }
     // An earlier attempt may have created it.
-    let head = core.link.read(&name, 0..HEAD_BYTES as u64).await?;
+    let head = match core.link.read(&name, 0..HEAD_BYTES as u64).await {
+        Ok(head) => head,
+        // Only a successor deletes the newest checkpoint of this writer.
+        Err(error) if is_replaced(&error) => return Err(explain(core, error).await),
+        Err(error) => return Err(error),
+    };
     match head == content[..HEAD_BYTES] {
         true => Ok(()),
         false => {

@@ -17,7 +17,7 @@ use crate::format::superblock::Superblock;
 use crate::format::{Id, PIPELINE, log_name, new_id};
 use crate::limits::Limits;
 use crate::link::Link;
-use crate::replay::{follow, load, newest_checkpoint, read_header};
+use crate::replay::{follow, is_newest, load, read_header};
 use crate::store::Creation;
 
 /// Identity of a writer.
@@ -130,13 +130,16 @@ pub(crate) async fn claim(
         if size_bytes < chain.size_bytes {
             return Err(smaller(link, size_bytes, chain.size_bytes));
         }
-        let Some(writer) = append_claim(link, volume, &mut chain, size_bytes, id).await? else {
-            continue;
-        };
-        // An object that was deleted before the claim could have looked like the end of the log.
-        if !faults.has(Fault::MissingIsEnd) && newest_checkpoint(link).await? != base {
+        let claimed = append_claim(link, volume, &mut chain, size_bytes, id).await;
+        let is_error = claimed
+            .as_ref()
+            .is_err_and(|it| it.kind() != ErrorKind::Corrupt);
+        // A deleted object could have looked like the end of the log, or a late creation like an
+        // object of it.
+        if !faults.has(Fault::MissingIsEnd) && !is_error && !is_newest(link, base).await? {
             continue;
         }
+        let Some(writer) = claimed? else { continue };
         if !faults.has(Fault::NoBarriers) && !faults.has(Fault::NoClaim) {
             append_barriers(link, &mut chain, &writer).await?;
         }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
-use forebay_block::{ErrorKind, Result, completion_pair};
+use forebay_block::{Result, completion_pair};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
@@ -18,7 +18,7 @@ use crate::core::{Change, Core, Log};
 use crate::fault::Fault;
 use crate::map::Place;
 use crate::objects::Object;
-use crate::reader::explain;
+use crate::reader::{explain, is_replaced};
 use crate::replay::read_header;
 use crate::writer::submit;
 
@@ -82,7 +82,7 @@ pub(crate) async fn collect(core: &Rc<Core>) -> Result<bool> {
     while let Some(moved) = moves.next().await {
         match moved {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(error) if is_replaced(&error) => {
                 outcome = Err(explain(core, error).await);
             }
             Err(error) => outcome = Err(error),

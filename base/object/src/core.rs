@@ -134,7 +134,7 @@ impl Log {
             since_bytes: chain.log_bytes,
             since_objects: chain.seq - checkpoint.unwrap_or(0),
             checkpoint,
-            checkpoint_bytes: 0,
+            checkpoint_bytes: chain.checkpoint_bytes,
             chain,
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
 
@@ -101,18 +101,19 @@ impl<'a> Link<'a> {
 
     /// Reads a whole object. Repeats failed attempts.
     pub(crate) async fn read_whole(&self, name: &str) -> Result<Bytes> {
-        let mut content = self.read(name, 0..READ_BYTES).await?;
-        while !content.is_empty() && (content.len() as u64).is_multiple_of(READ_BYTES) {
+        let first = self.read(name, 0..READ_BYTES).await?;
+        if (first.len() as u64) < READ_BYTES {
+            return Ok(first);
+        }
+        let mut content = Vec::from(first);
+        loop {
             let at = content.len() as u64;
             let next = self.read(name, at..at + READ_BYTES).await?;
-            if next.is_empty() {
-                break;
+            content.extend_from_slice(&next);
+            if (next.len() as u64) < READ_BYTES {
+                return Ok(content.into());
             }
-            let mut joined = BytesMut::from(content);
-            joined.extend_from_slice(&next);
-            content = joined.freeze();
         }
-        Ok(content)
     }
 
     /// Lists objects. Repeats failed attempts.

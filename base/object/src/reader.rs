@@ -88,7 +88,7 @@ async fn fetch(core: &Rc<Core>, first: u64, buf: &Buf, mut parts: Vec<Part>) -> 
         let before: Vec<_> = parts.iter().map(|it| (it.first, it.source.seq)).collect();
         let missing = match fetch_once(core, first, buf, &parts).await {
             Ok(()) => return core.log.borrow().check(),
-            Err(error) if error.kind() == ErrorKind::NotFound => error,
+            Err(error) if is_replaced(&error) => error,
             Err(error) => return Err(error),
         };
         let mut found = Vec::new();
@@ -130,9 +130,18 @@ async fn fetch_once(core: &Core, first: u64, buf: &Buf, parts: &[Part]) -> Resul
     .await
 }
 
-/// Returns the error for an object that is missing. Another writer may have deleted it.
+/// Returns whether an object is not what it was. It may have been deleted since. A late creation of
+/// another object in its place is possible then.
+pub(crate) fn is_replaced(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt)
+}
+
+/// Returns the error for an object that is missing or differs. Another writer may have deleted it.
 pub(crate) async fn explain(core: &Rc<Core>, missing: Error) -> Error {
     let Some(writer) = &core.writer else {
+        if missing.kind() == ErrorKind::Corrupt {
+            return missing;
+        }
         let what = format!(
             "volume {}: its writer has deleted an object that is still to be read\n\
              help: open the volume again",
@@ -142,6 +151,9 @@ pub(crate) async fn explain(core: &Rc<Core>, missing: Error) -> Error {
     };
     if let Some(error) = find_successor(core, writer).await {
         return error;
+    }
+    if missing.kind() == ErrorKind::Corrupt {
+        return missing;
     }
     let what = format!(
         "object store {}: DATA IS LOST: an object of the log is missing\n\

@@ -51,14 +51,21 @@ impl<T> WithHelp<T> for Result<T> {
 }
 
 /// Returns the place of the newest checkpoint.
-pub(crate) async fn newest_checkpoint(link: &Link<'_>) -> Result<Option<u64>> {
+async fn newest_checkpoint(link: &Link<'_>) -> Result<Option<u64>> {
     let listed = link.list("map/").await?;
     Ok(listed.iter().filter_map(|it| seq_of(&it.name)).max())
 }
 
+/// Returns whether a checkpoint is still the newest. If it is, no object that follows it has been
+/// deleted, and so none was created twice.
+pub(crate) async fn is_newest(link: &Link<'_>, checkpoint: Option<u64>) -> Result<bool> {
+    Ok(newest_checkpoint(link).await? == checkpoint)
+}
+
 /// Loads the state at the end of the log. Returns the place of the checkpoint that it began with.
 ///
-/// No object that was read can have been deleted meanwhile: a newer checkpoint would exist.
+/// No object that was read can have been deleted meanwhile, or be a late creation in the place of a
+/// deleted one: a newer checkpoint would exist.
 ///
 /// # Errors
 /// `Corrupt` if an object does not verify. Errors of the store.
@@ -74,9 +81,12 @@ pub(crate) async fn load(
             continue;
         };
         chain.faults = faults;
-        follow(link, volume, &mut chain).await?;
-        if faults.has(Fault::MissingIsEnd) || newest_checkpoint(link).await? == newest {
-            return Ok((chain, newest));
+        let followed = follow(link, volume, &mut chain).await;
+        let is_error = followed
+            .as_ref()
+            .is_err_and(|it| it.kind() != ErrorKind::Corrupt);
+        if faults.has(Fault::MissingIsEnd) || is_error || is_newest(link, newest).await? {
+            return followed.map(|()| (chain, newest));
         }
     }
 }
@@ -99,7 +109,10 @@ async fn load_checkpoint(
     };
     let decoded = checkpoint::decode(&bytes).and_then(|(tables, map)| {
         match tables.volume == volume.id && tables.seq == seq {
-            true => Ok(Chain::of(tables, map, limits)),
+            true => Ok(Chain {
+                checkpoint_bytes: bytes.len() as u64,
+                ..Chain::of(tables, map, limits)
+            }),
             false => Err(corrupt("it belongs to another volume or place")),
         }
     });

@@ -23,8 +23,8 @@ use forebay_testkit::rotation::{Lives, print_row};
 
 /// Lives of each kind.
 const LIVES: Lives = Lives {
-    pinned: &[17, 46],
-    gate: 1200,
+    pinned: &[17, 46, 1_003_503, 1_005_560],
+    gate: 1500,
     whole: 20_000,
     share: 10,
 };

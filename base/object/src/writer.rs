@@ -132,7 +132,8 @@ fn make(core: &Core, log: &mut Log, change: &Change, at: &mut u64) -> bool {
                     return false;
                 }
                 let start = sectors.start + *at;
-                let end = sectors.end.min(start + MAX_ZERO_SECTORS);
+                let longest = start + MAX_ZERO_SECTORS;
+                let end = sectors.end.min(longest - longest % ATOMIC_SECTORS);
                 append_zeroes(log, start, end);
                 *at = end - sectors.start;
             }

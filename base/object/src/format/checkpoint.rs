@@ -314,6 +314,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Tables, Map)> {
         return Err(corrupt("the checksum of its map does not match"));
     }
     let mut map = Map::default();
+    let mut live = vec![0; tables.entries.len()];
     let mut next = 0;
     while !rest.is_empty() {
         let (region, behind) =
@@ -326,7 +327,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Tables, Map)> {
             return Err(corrupt("its regions do not ascend"));
         }
         next = index + 1;
-        check_region(index, extents, &tables)?;
+        check_region(index, extents, &tables, &mut live)?;
         map.insert_region(index, extents.to_vec());
         rest = behind;
     }
@@ -337,7 +338,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Tables, Map)> {
 }
 
 /// Checks that the extents of a region ascend, and lie within the volume and within their objects.
-fn check_region(index: u64, extents: &[Extent], tables: &Tables) -> Result<()> {
+/// `live` has the mapped sectors of each object.
+fn check_region(index: u64, extents: &[Extent], tables: &Tables, live: &mut [u32]) -> Result<()> {
     let size = tables.size_bytes / SECTOR_BYTES;
     let mut at = 0;
     for extent in extents {
@@ -351,9 +353,14 @@ fn check_region(index: u64, extents: &[Extent], tables: &Tables) -> Result<()> {
         }
         at = end;
         let place = extent.place();
-        let entry = tables.entries.get(place.object as usize);
-        if entry.is_none_or(|it| place.offset + extent.sectors() > it.payload_sectors) {
-            return Err(corrupt("an extent is not within its object"));
+        let object = place.object as usize;
+        let flaw = || corrupt("an extent is not within its object");
+        let entry = tables.entries.get(object).ok_or_else(flaw)?;
+        live[object] += extent.sectors();
+        let is_within = place.offset + extent.sectors() <= entry.payload_sectors;
+        // Each sector of an object is mapped once.
+        if !is_within || live[object] > entry.payload_sectors {
+            return Err(flaw());
         }
     }
     Ok(())
