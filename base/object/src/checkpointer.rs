@@ -132,7 +132,7 @@ fn entry_of(object: &Object) -> Result<Entry> {
 /// has grown since the last.
 ///
 /// # Errors
-/// `Disconnected` if the store does not answer. The error of a volume that has failed.
+/// `Unreachable` if the store does not answer. The error of a volume that has failed.
 pub(crate) async fn checkpoint(core: &Rc<Core>) -> Result<bool> {
     let writer = core.writer()?;
     let (bytes_before, objects_before) = {

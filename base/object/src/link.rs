@@ -180,7 +180,7 @@ impl<'a> Link<'a> {
             self.name(),
             self.times.patience.as_secs()
         );
-        Error::with_source(ErrorKind::Disconnected, what, cause)
+        Error::with_source(ErrorKind::Unreachable, what, cause)
     }
 }
 

@@ -150,7 +150,7 @@ impl ObjectVolume {
     ///
     /// # Errors
     /// - `Busy` if another writer has taken the volume.
-    /// - `Disconnected` if the store does not answer. The volume is closed all the same.
+    /// - `Unreachable` if the store does not answer. The volume is closed all the same.
     pub async fn close(&self) -> Result<()> {
         let earlier = self.closed.borrow().clone();
         if let Some(outcome) = earlier {

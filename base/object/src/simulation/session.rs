@@ -72,7 +72,7 @@ impl World {
     /// Notes an error that has no cause in the simulation. Returns whether the session goes on.
     pub(super) fn excuse(&self, what: &str, error: &Error, may_be_fenced: bool) -> bool {
         match error.kind() {
-            ErrorKind::Disconnected => true,
+            ErrorKind::Unreachable => true,
             ErrorKind::Busy if may_be_fenced => false,
             _ => {
                 self.note(Err(format!("{what}: {}", error.report())));

@@ -162,7 +162,7 @@ fn no_write_of_a_stale_writer_is_flushed() {
             };
             let kind = outcome.expect_err("a stale writer flushed").kind();
             assert!(
-                matches!(kind, ErrorKind::Busy | ErrorKind::Disconnected),
+                matches!(kind, ErrorKind::Busy | ErrorKind::Unreachable),
                 "{kind:?}"
             );
         });

@@ -98,7 +98,7 @@ fn outage(begin: fn(&Bad, bool)) {
         volume.write(4096, filled(4096, 2)).await.unwrap();
         let begun = rt::now();
         let error = volume.flush().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
         assert!(
             error
                 .report()
@@ -106,14 +106,14 @@ fn outage(begin: fn(&Bad, bool)) {
         );
         assert!((60..70).contains(&(rt::now() - begun).as_secs()));
         let refused = volume.write(8192, filled(4096, 3)).await;
-        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Disconnected);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unreachable);
         assert_eq!(
             read(&volume, 4096, 4096).await.unwrap(),
             [2; 4096],
             "from memory"
         );
         let error = read(&volume, 0, 4096).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Disconnected);
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
         begin(&store, false);
         rt::sleep(Duration::from_secs(300)).await;
         volume.write(12288, filled(4096, 4)).await.unwrap();
