@@ -33,8 +33,9 @@ use model::{BLOCK, BLOCKS, CLIENTS, Seen, State, UNSYNCED, byte_of};
 /// Processes of a life whose cache may fail. One more process reads what they left.
 const PROCESSES: u64 = 2;
 const LIVES: Lives = Lives {
-    // A write waits while the mode changes twice. An opening that finds a loss is cut off.
-    pinned: &[1_063_117, 1_085_351],
+    // A write waits while the mode changes twice. An opening that finds a loss is cut off. A slot
+    // shows data that a failed flush has lost.
+    pinned: &[1_063_117, 1_085_351, 1_276_388],
     gate: 600,
     whole: 3000,
     share: 1,

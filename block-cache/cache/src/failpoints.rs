@@ -17,6 +17,8 @@ pub enum Fault {
     ClaimBehindFailure,
     /// Rule 9: retries a failed flush of a backing device and trusts its success.
     RetryFailedFlush,
+    /// Rule 9: trusts the data that slots show after an earlier process failed to flush them.
+    TrustShown,
     /// Checksums: does not verify reads on the hit path.
     SkipVerify,
     /// Checksums: publishes a checksum before its data is written, without a mark.

@@ -1,5 +1,6 @@
 //! Recovery of a cache: replays the log and rebuilds the map.
 
+mod in_doubt;
 pub(crate) mod rebuild;
 
 use std::collections::{HashMap, HashSet};
@@ -58,8 +59,8 @@ pub(crate) struct RecoveredMap {
     pub(crate) report: RecoveryReport,
 }
 
-/// Reads the map. Nothing is written but padding where a crash tore the log, and, of a bit-tree,
-/// its epoch and what was read of it.
+/// Reads the map. Nothing is written but padding where a crash tore the log, slots that a failed
+/// flush left in doubt, and, of a bit-tree, its epoch and what was read of it.
 pub(crate) async fn recover(
     devices: &Devices,
     superblock: &mut Superblock,
@@ -136,6 +137,9 @@ pub(crate) async fn recover(
     // From here on the damage may vanish. If this process dies, the next one may not find it.
     if let Some(sink) = &options.report_sink {
         sink.receive(&report).await?;
+    }
+    if let Some(journal) = journal.filter(|found| found.poisoned) {
+        in_doubt::rewrite(devices.data.as_ref(), superblock, &journal.entries).await?;
     }
     rewrite_last_batch(
         metadata.as_ref(),

@@ -1,0 +1,50 @@
+//! Dirty data that a failed flush of the data device has left in doubt.
+//!
+//! The device may show data that it does not have: a power loss would bring back the data before it.
+//! A reader would take the shown data for durable after its next flush. A write-back would copy the
+//! shown data to the backing device, and the slot would count as a clean copy of it.
+//!
+//! So each such slot is written once more, with the data that it shows. The next flush of the device
+//! covers it, before the journal that names the slot is dropped. A crash before that leaves the
+//! journal or, by power loss, the earlier data, which is dirty and was reported.
+
+use std::collections::BTreeMap;
+
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
+use forebay_metadata::record::BlockRecord;
+use forebay_metadata::superblock::Superblock;
+
+use crate::failpoints::{Fault, planted};
+use crate::geometry::Geometry;
+
+/// Writes the dirty data of these entries of a poisoned journal once more. Leaves data that cannot
+/// be read.
+///
+/// # Errors
+/// That of a write.
+pub(super) async fn rewrite(
+    data: &dyn BlockDevice,
+    superblock: &Superblock,
+    entries: &[(u64, BlockRecord)],
+) -> Result<()> {
+    if planted(Fault::TrustShown) {
+        return Ok(());
+    }
+    let geometry = Geometry::of(superblock);
+    // An overwritten slot has several entries.
+    let mut dirty: BTreeMap<(u32, u8), u64> = BTreeMap::new();
+    for (_, record) in entries {
+        *dirty.entry((record.slot, record.class)).or_default() |= record.dirty;
+    }
+    for ((place, class), granules) in dirty {
+        let whole = 0..u32::try_from(geometry.block_bytes(class)).expect("at most 1 MiB");
+        for run in geometry.runs(class, granules, whole.clone()) {
+            let buf = Buf::zeroed((run.end - run.start) as usize);
+            let offset = geometry.data_offset(place, run.start);
+            if data.read(offset, buf.clone()).await.is_ok() {
+                data.write(offset, buf).await?;
+            }
+        }
+    }
+    Ok(())
+}
