@@ -28,6 +28,8 @@ pub(crate) struct Paced<F> {
     handles: Arc<Handles>,
     /// Whether packets of reads are left to the next request.
     held: AtomicBool,
+    /// Whether the last read has to wait for its page.
+    waits: AtomicBool,
 }
 
 impl<F> Paced<F> {
@@ -37,6 +39,7 @@ impl<F> Paced<F> {
             readers,
             handles,
             held: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
         }
     }
 
@@ -95,8 +98,17 @@ impl<F: Filesystem> Filesystem for Paced<F> {
                 return read();
             }
         };
-        let _serving = self.readers.serve(Kind::Short);
-        if names.hold_packets(read) {
+        // Expected from the last read. Only the number of threads depends on it.
+        let kind = match self.waits.load(Ordering::Relaxed) {
+            true => Kind::Miss,
+            false => Kind::Hit,
+        };
+        let _serving = self.readers.serve(kind);
+        let held = names.hold_packets(read);
+        if held.waits != (kind == Kind::Miss) {
+            self.waits.store(held.waits, Ordering::Relaxed);
+        }
+        if held.packets {
             self.held.store(true, Ordering::Release);
         }
         // The packets are in the queue before this look at the kernel's requests.

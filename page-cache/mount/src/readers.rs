@@ -3,8 +3,8 @@
 //! The kernel hands requests to waiting threads in turn. With sixteen of them, one client at a time
 //! finds each thread asleep for long, and its stack and buffer out of the processor's caches. So
 //! threads without work park, and [`SPARE`] threads remain. A thread is unparked as soon as all
-//! others are serving requests, since these may wait for the source. Requests that never wait need
-//! fewer: a thread for every second processor, since programs use the others.
+//! others are serving requests, since these may wait for the source. Reads that occupy their thread
+//! only while they use a processor need fewer threads.
 
 use std::cell::Cell;
 use std::num::NonZero;
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Number of threads that remain available. With one, each request would unpark another thread.
 const SPARE: usize = 2;
-/// The same after requests that never wait.
-const SPARE_SHORT: usize = 1;
+/// The same after misses.
+const SPARE_MISSES: usize = 1;
 /// Number of requests in a row after which a thread is in surplus, until it parks. Parking and
 /// unparking cost more than a request in memory.
 const PATIENCE: u32 = 64;
@@ -35,15 +35,19 @@ thread_local! {
 pub(crate) enum Kind {
     /// It may wait for the source or another node.
     MayWait,
-    /// It occupies its thread only while it uses a processor.
-    Short,
+    /// It is expected to be a read of a page in memory. As many threads serve them as there are
+    /// processors.
+    Hit,
+    /// It is expected to be a read that continues when its page has come. A thread for every second
+    /// processor serves them, since programs and other threads of the node use the others. With one
+    /// thread, more of them share a packet.
+    Miss,
 }
 
 /// The threads.
 #[derive(Debug)]
 pub(crate) struct Readers {
-    /// Maximum number of running threads for requests that never wait.
-    short_max: usize,
+    processors: usize,
     /// Number of threads that have served a request and read the next one, or are about to.
     available: AtomicUsize,
     /// Number of threads that have served a request and are not parked.
@@ -69,14 +73,14 @@ pub(crate) struct Serving<'a> {
 impl Default for Readers {
     fn default() -> Self {
         let processors = std::thread::available_parallelism();
-        Self::new(processors.map_or(1, NonZero::get).div_ceil(2))
+        Self::new(processors.map_or(1, NonZero::get))
     }
 }
 
 impl Readers {
-    fn new(short_max: usize) -> Self {
+    fn new(processors: usize) -> Self {
         Self {
-            short_max,
+            processors,
             available: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             parked: Mutex::default(),
@@ -92,7 +96,12 @@ impl Readers {
             self.running.fetch_add(1, Ordering::AcqRel);
             self.available.load(Ordering::Acquire)
         };
-        let helps = kind == Kind::MayWait || self.running.load(Ordering::Acquire) < self.short_max;
+        let running_max = match kind {
+            Kind::MayWait => usize::MAX,
+            Kind::Hit => self.processors,
+            Kind::Miss => self.processors.div_ceil(2),
+        };
+        let helps = self.running.load(Ordering::Acquire) < running_max;
         if left == 0 && helps {
             let mut parked = self.lock();
             if parked.threads > parked.unparked {
@@ -154,8 +163,8 @@ impl Drop for Serving<'_> {
     fn drop(&mut self) {
         let available = self.readers.available.fetch_add(1, Ordering::AcqRel) + 1;
         let spare = match self.kind {
-            Kind::MayWait => SPARE,
-            Kind::Short => SPARE_SHORT,
+            Kind::MayWait | Kind::Hit => SPARE,
+            Kind::Miss => SPARE_MISSES,
         };
         let surplus = match available > spare {
             true => SURPLUS.get() + 1,
@@ -248,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_never_wait_use_fewer_threads() {
+    fn reads_that_occupy_no_thread_use_fewer_threads() {
         let readers = Arc::new(Readers::new(SPARE + 1));
         drop(readers.serve(Kind::MayWait));
         let all = start(&readers);
@@ -257,13 +266,16 @@ mod tests {
             reader.go.send(()).expect("it waits");
             wait_for_parked(&readers, number + 1);
         }
-        let serving: Vec<_> = (0..SPARE).map(|_| readers.serve(Kind::Short)).collect();
+        let serving: Vec<_> = (0..SPARE).map(|_| readers.serve(Kind::Hit)).collect();
         wait_for_parked(&readers, PARKED - 1);
         assert_eq!(readers.running.load(Ordering::Relaxed), SPARE + 1);
-        let short = readers.serve(Kind::Short);
+        let short = readers.serve(Kind::Hit);
         assert_eq!(readers.available.load(Ordering::Relaxed), 0, "all serve");
         assert_eq!(readers.lock().threads, PARKED - 1);
         drop(short);
+        let miss = readers.serve(Kind::Miss);
+        assert_eq!(readers.lock().threads, PARKED - 1);
+        drop(miss);
         let waits = readers.serve(Kind::MayWait);
         wait_for_parked(&readers, PARKED - 2);
         drop((serving, waits));

@@ -37,6 +37,7 @@ pub use emulated::Emulated;
 use fills::Filler;
 pub use flush_all::{FlushedAll, NAMED_MAX};
 use io::Jobs;
+pub use locked::Held;
 use locked::{Deferred, Locked, Signal, Waiter};
 pub use reading::{Begun, Waiting};
 pub use seen_losses::SeenLosses;

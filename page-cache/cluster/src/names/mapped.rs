@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::fuse::{Connection, Held};
+use forebay_pagecache::client;
 
 use super::{Names, ROOT};
 use crate::file::File;
@@ -145,10 +146,10 @@ impl Names {
         !self.node.client().store().submits()
     }
 
-    /// Runs `body`, which must not wait, and leaves its packets to the directory in the queue.
-    /// Returns whether there are some: the caller must [send](Names::send_packets) them soon. The
-    /// next heartbeat of the node does so, too.
-    pub fn hold_packets(&self, body: impl FnOnce()) -> bool {
+    /// Runs `body`, which must not wait, and leaves its packets to the directory in the queue. The
+    /// caller must [send](Names::send_packets) them soon. The next heartbeat of the node does so,
+    /// too.
+    pub fn hold_packets(&self, body: impl FnOnce()) -> client::Held {
         self.node.client().hold_packets(body)
     }
 

@@ -66,25 +66,45 @@ impl fmt::Debug for Waiter {
     }
 }
 
+/// Outcome of [`Client::hold_packets`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Whether packets are left in the queue: the caller must [send](Client::send_packets) them
+    /// soon.
+    pub packets: bool,
+    /// Whether a read waits for its page.
+    pub waits: bool,
+}
+
 thread_local! {
-    /// Whether this thread holds packets back, and has done so.
-    static HELD: Cell<Option<bool>> = const { Cell::new(None) };
+    /// Packets that this thread holds back, and reads that wait, if it holds packets back.
+    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
 }
 
 /// Returns whether this thread holds packets back.
 fn hold() -> bool {
-    HELD.set(HELD.get().map(|_| true));
-    HELD.get().is_some()
+    let held = HELD.get().map(|held| Held {
+        packets: true,
+        ..held
+    });
+    HELD.set(held);
+    held.is_some()
+}
+
+/// Notes that a read waits, for [`Held`].
+pub(super) fn note_wait() {
+    HELD.set(HELD.get().map(|held| Held {
+        waits: true,
+        ..held
+    }));
 }
 
 impl<S: Store, L: Link> Client<S, L> {
     /// Runs `body`, and leaves the packets of this thread in the queue. `body` must not wait.
-    /// Returns whether there are such packets: the caller must [send](Client::send_packets) them
-    /// soon.
-    pub fn hold_packets(&self, body: impl FnOnce()) -> bool {
-        HELD.set(Some(false));
+    pub fn hold_packets(&self, body: impl FnOnce()) -> Held {
+        HELD.set(Some(Held::default()));
         body();
-        HELD.take() == Some(true)
+        HELD.take().unwrap_or_default()
     }
 
     /// Sends the packets in the queue.

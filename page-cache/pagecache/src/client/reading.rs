@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use forebay_block::Result;
 
-use super::locked::{Locked, Waiter};
+use super::locked::{Locked, Waiter, note_wait};
 use super::{Client, Link};
 use crate::message::PageId;
 use crate::node::{Acquired, Ticket};
@@ -80,6 +80,7 @@ impl<S: Store, L: Link> Waiting<'_, S, L> {
             page,
             ticket,
         } = self;
+        note_wait();
         let limit = state.client.limit;
         let waiter = Waiter::Then {
             page,
