@@ -32,6 +32,16 @@ fn stopped(cluster: &Cluster) -> Worker {
     let worker = cluster.worker(3, 64);
     assert_eq!(worker.receive(), "joined");
     worker.signal(libc_stop());
+    // Threads stop one after the other, and one that still runs would answer.
+    let tasks = format!("/proc/{}/task", worker.pid());
+    let runs = || {
+        let tasks = std::fs::read_dir(&tasks).expect("it lives").flatten();
+        let mut states = tasks.map(|task| std::fs::read_to_string(task.path().join("status")));
+        states.any(|state| state.is_ok_and(|state| !state.contains("State:\tT")))
+    };
+    while runs() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     worker
 }
 
