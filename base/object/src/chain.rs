@@ -98,8 +98,9 @@ impl Chain {
         if header.seq != self.seq + 1 {
             return Err(corrupt("it has another place in the log"));
         }
+        let is_orphan = header.epoch < self.epoch && !self.faults.has(Fault::ReplayOrphans);
         match header.kind {
-            _ if header.epoch < self.epoch => self.occupy(header),
+            _ if is_orphan => self.occupy(header),
             Kind::Claim => self.apply_claim(header)?,
             Kind::Barrier => self.occupy(header),
             Kind::Data => self.apply_data(header)?,

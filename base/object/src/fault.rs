@@ -28,11 +28,13 @@ pub(crate) enum Fault {
     DeletePinned,
     /// A snapshot is acknowledged without its record in the log.
     UnrecordedSnapshot,
+    /// Replay applies objects of an earlier writer.
+    ReplayOrphans,
 }
 
 /// All faults, for the test that finds them.
 #[cfg(test)]
-pub(crate) const ALL: [Fault; 12] = [
+pub(crate) const ALL: [Fault; 13] = [
     Fault::FlushOverGap,
     Fault::NoClaim,
     Fault::DeleteClaims,
@@ -45,6 +47,7 @@ pub(crate) const ALL: [Fault; 12] = [
     Fault::CheckpointAhead,
     Fault::DeletePinned,
     Fault::UnrecordedSnapshot,
+    Fault::ReplayOrphans,
 ];
 
 /// Set of planted faults.

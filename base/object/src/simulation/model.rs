@@ -18,6 +18,8 @@ pub(super) type Verdict = Result<(), String>;
 struct Sector {
     /// Values that may be there after a crash, oldest first.
     values: Vec<u64>,
+    /// The write of each value, by its number.
+    writes: Vec<usize>,
     /// Number of values that were removed from the front.
     removed: u64,
     /// Number of the last value that was acknowledged.
@@ -28,6 +30,7 @@ impl Default for Sector {
     fn default() -> Self {
         Self {
             values: vec![0],
+            writes: vec![0],
             removed: 0,
             acknowledged: 0,
         }
@@ -49,21 +52,26 @@ impl Sector {
     fn settle(&mut self, number: u64) {
         let count = number.saturating_sub(self.removed) as usize;
         self.values.drain(..count);
+        self.writes.drain(..count);
         self.removed += count as u64;
     }
 }
 
 /// The model.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Model {
     sectors: BTreeMap<u64, Sector>,
     next: u64,
+    /// Times of submission and acknowledgement of all writes. Write 0 stands for what is durable.
+    times: Vec<(u64, u64)>,
+    clock: u64,
     /// All values that were written, for snapshots.
     journal: Vec<(u64, u64)>,
 }
 
 /// A write that was submitted.
 pub(super) struct Written {
+    write: usize,
     sectors: Range<u64>,
     numbers: Vec<u64>,
 }
@@ -76,7 +84,24 @@ pub(super) struct Mark {
     journal: usize,
 }
 
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            sectors: BTreeMap::new(),
+            next: 0,
+            times: vec![(0, 0)],
+            clock: 0,
+            journal: Vec::new(),
+        }
+    }
+}
+
 impl Model {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
     fn sector(&mut self, sector: u64) -> &mut Sector {
         self.sectors.entry(sector).or_default()
     }
@@ -89,16 +114,25 @@ impl Model {
 
     pub(super) fn write(&mut self, sectors: Range<u64>, value: u64) -> Written {
         let mut numbers = Vec::new();
+        let write = self.times.len();
+        let now = self.tick();
+        self.times.push((now, u64::MAX));
         for at in sectors.clone() {
             self.journal.push((at, value));
             let sector = self.sector(at);
             sector.values.push(value);
+            sector.writes.push(write);
             numbers.push(sector.last());
         }
-        Written { sectors, numbers }
+        Written {
+            write,
+            sectors,
+            numbers,
+        }
     }
 
     pub(super) fn acknowledge(&mut self, written: &Written, is_durable: bool) {
+        self.times[written.write].1 = self.tick();
         for (at, number) in written.sectors.clone().zip(&written.numbers) {
             let sector = self.sector(at);
             sector.acknowledged = sector.acknowledged.max(*number);
@@ -146,18 +180,41 @@ impl Model {
         Ok(())
     }
 
-    /// Checks data that were read from `first` after a crash. From now on the sectors have these
-    /// values.
-    pub(super) fn check_recovered(&mut self, first: u64, data: &Buf) -> Verdict {
-        for (at, value) in (first..).zip(decode(first, data)?) {
-            let sector = self.sector(at);
-            if !sector.values.contains(&value) {
-                return Err(format!("sector {at} has {value} after a crash: {sector:?}"));
+    /// Checks data of whole zones that were read after a crash, by their first sector. From now on
+    /// the sectors have these values. If writes are `ordered`, the volume has all that were
+    /// acknowledged before a write that it has was submitted.
+    pub(super) fn check_recovered(&mut self, zones: &[(u64, Buf)], ordered: bool) -> Verdict {
+        let mut found = Vec::new();
+        let mut newest = 0;
+        for (first, data) in zones {
+            for (at, value) in (*first..).zip(decode(*first, data)?) {
+                let sector = self.sector(at).clone();
+                let Some(oldest) = sector.values.iter().position(|it| *it == value) else {
+                    return Err(format!("sector {at} has {value} after a crash: {sector:?}"));
+                };
+                newest = newest.max(self.times[sector.writes[oldest]].0);
+                found.push((at, value));
             }
-            *sector = Sector {
+        }
+        for (at, value) in found {
+            let sector = self.sector(at).clone();
+            let later = sector
+                .values
+                .iter()
+                .rev()
+                .position(|it| *it == value)
+                .unwrap_or(0);
+            let mut lost = sector.writes.iter().rev().take(later);
+            let lost = lost.find(|write| self.times[**write].1 < newest);
+            if let Some(write) = lost.filter(|_| ordered) {
+                let what = format!("sector {at} has {value}, without write {write}: {sector:?}");
+                return Err(format!("{what}, but later writes are there"));
+            }
+            let recovered = Sector {
                 values: vec![value],
                 ..Sector::default()
             };
+            self.sectors.insert(at, recovered);
         }
         Ok(())
     }

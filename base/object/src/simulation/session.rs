@@ -103,21 +103,19 @@ impl World {
         self.open(line, options).await
     }
 
-    /// Compares zones with the model after a crash.
-    pub(super) async fn check_recovered(&self, volume: &ObjectVolume, zones: &[usize]) {
-        for zone in zones {
-            let sectors = ZONES[*zone].clone();
+    /// Compares all zones with the model after a crash.
+    pub(super) async fn check_recovered(&self, volume: &ObjectVolume, ordered: bool) {
+        let mut zones = Vec::new();
+        for sectors in ZONES {
             match read(volume, sectors.start, sectors.end).await {
-                Ok(data) => {
-                    let checked = self
-                        .model
-                        .borrow_mut()
-                        .check_recovered(sectors.start, &data);
-                    self.note(checked);
+                Ok(data) => zones.push((sectors.start, data)),
+                Err(error) => {
+                    return self.note(Err(format!("after a crash: {}", error.report())));
                 }
-                Err(error) => self.note(Err(format!("after a crash: {}", error.report()))),
             }
         }
+        let checked = self.model.borrow_mut().check_recovered(&zones, ordered);
+        self.note(checked);
     }
 
     /// Compares all complete snapshots with the model.
