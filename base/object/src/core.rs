@@ -23,6 +23,8 @@ use crate::map::Place;
 pub(crate) struct Core {
     pub(crate) link: Link<'static>,
     pub(crate) volume: Superblock,
+    /// Identity of the volume, or of the snapshot.
+    pub(crate) identity: Id,
     /// `None` if the volume is only read.
     pub(crate) writer: Option<Writer>,
     pub(crate) limits: Limits,

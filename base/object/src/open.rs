@@ -13,7 +13,7 @@ use crate::claim::claim;
 use crate::core::{Core, Log};
 use crate::fault::Faults;
 use crate::format::superblock::{self, Superblock};
-use crate::format::{checkpoint, corrupt, new_id};
+use crate::format::{Id, checkpoint, corrupt, new_id};
 use crate::limits::Limits;
 use crate::link::Link;
 use crate::options::{Access, Options};
@@ -51,24 +51,25 @@ pub(crate) async fn open(
     };
     let what = || format!("object {} of {}", superblock::NAME, link.name());
     let volume = Superblock::decode(&bytes).with_help(what)?;
-    let (chain, writer, base) = match (&options.snapshot, options.access) {
+    let (chain, writer, base, identity) = match (&options.snapshot, options.access) {
         (Some(name), _) => {
-            let chain = load_snapshot(&link, &volume, name, limits).await?;
-            (chain, None, None)
+            let (chain, id) = load_snapshot(&link, &volume, name, limits).await?;
+            (chain, None, None, id)
         }
         (None, Access::Look) => {
             let (chain, base) = load(&link, &volume, limits, faults).await?;
-            (chain, None, base)
+            (chain, None, base, volume.id)
         }
         (None, Access::Serve) => {
             let size = options.size_bytes;
             let (chain, writer, base) = claim(&link, &volume, size, limits, faults).await?;
-            (chain, Some(writer), base)
+            (chain, Some(writer), base, volume.id)
         }
     };
     let core = Core {
         link,
         volume,
+        identity,
         writer,
         limits,
         faults,
@@ -165,11 +166,14 @@ async fn load_snapshot(
     volume: &Superblock,
     name: &str,
     limits: Limits,
-) -> Result<Chain> {
+) -> Result<(Chain, Id)> {
     let (object, bytes) = snapshots::read(link, name).await?;
     let decoded = checkpoint::decode(&bytes).and_then(|(tables, map)| {
         match tables.volume == volume.id && tables.name == name {
-            true => Ok(Chain::of(tables, map, limits)),
+            true => {
+                let id = tables.id;
+                Ok((Chain::of(tables, map, limits), id))
+            }
             false => Err(corrupt("it belongs to another volume or snapshot")),
         }
     });

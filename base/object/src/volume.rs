@@ -74,8 +74,7 @@ impl ObjectVolume {
             None => core.link.name(),
         };
         let medium = core
-            .volume
-            .id
+            .identity
             .first_chunk()
             .map_or(0, |it| u64::from_le_bytes(*it));
         let info = DeviceInfo {
@@ -159,20 +158,15 @@ impl ObjectVolume {
         let outcome = Promise::new();
         *self.closed.borrow_mut() = Some(outcome.clone());
         self.end_background();
-        self.ended.get().await;
-        let result = self.finish().await;
-        self.core.fail(&closed());
-        outcome.set(result.clone());
-        result
-    }
-
-    async fn finish(&self) -> Result<()> {
-        if self.read_only() {
-            return Ok(());
-        }
-        flushed(&self.core).await?;
-        checkpoint(&self.core).await?;
-        Ok(())
+        // A task goes on if the caller does not wait for it.
+        let (core, ended, closing) = (Rc::clone(&self.core), self.ended.clone(), outcome.clone());
+        rt::spawn(async move {
+            ended.get().await;
+            let result = finish(&core).await;
+            core.fail(&closed());
+            closing.set(result);
+        });
+        outcome.get().await
     }
 
     fn end_background(&self) {
@@ -193,6 +187,15 @@ impl ObjectVolume {
         }
         Some((request, done))
     }
+}
+
+/// Makes everything durable, and writes a checkpoint.
+async fn finish(core: &Rc<Core>) -> Result<()> {
+    if core.writer.is_some() {
+        flushed(core).await?;
+        checkpoint(core).await?;
+    }
+    Ok(())
 }
 
 /// Error of a closed volume.

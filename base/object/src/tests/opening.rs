@@ -139,6 +139,7 @@ fn a_snapshot_is_constant() {
         for (name, bytes) in [("one", [1, 1, 0]), ("two", [1, 2, 2])] {
             let look = open(&store, snapshot(name)).await.unwrap();
             assert!(look.read_only() && look.info().size_bytes == MIB);
+            assert!(look.info().identity.differs_from(volume.info().identity));
             assert!(look.info().name.ends_with(&format!("@{name}")));
             for (at, byte) in bytes.into_iter().enumerate() {
                 let data = read(&look, at as u64 * 4096, 4096).await.unwrap();
@@ -168,6 +169,20 @@ fn a_snapshot_is_constant() {
         let data = store.list("log/").await.unwrap();
         let large = data.iter().filter(|it| it.bytes > 300).count();
         assert_eq!(large, 1, "{data:?}");
+    });
+}
+
+#[test]
+fn a_close_goes_on_without_its_caller() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        volume.write(0, filled(4096, 1)).await.unwrap();
+        let close = volume.close();
+        rt::at_most(std::time::Duration::ZERO, close).await;
+        volume.close().await.unwrap();
+        let volume = open(&store, Options::new(Access::Look)).await.unwrap();
+        assert_eq!(read(&volume, 0, 4096).await.unwrap(), [1; 4096]);
     });
 }
 
