@@ -82,6 +82,17 @@ pub(crate) fn corrupt(flaw: &str) -> Error {
     Error::new(ErrorKind::Corrupt, flaw)
 }
 
+/// Checks that counters are far from their ends, and that a size is possible.
+fn check_numbers(counters: [u64; 3], size_bytes: u64) -> Result<(), forebay_block::Error> {
+    let is_possible = counters.iter().all(|it| *it < 1 << 62)
+        && size_bytes < 1 << 62
+        && size_bytes.is_multiple_of(SECTOR_BYTES);
+    match is_possible {
+        true => Ok(()),
+        false => Err(corrupt("its numbers are impossible")),
+    }
+}
+
 /// Checks the first bytes of an object: magic number and version.
 fn check_magic(
     magic: [u8; 8],

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::log::{Chunk, MAX_PAYLOAD_SECTORS, check_chunks};
 use super::superblock::to_ms;
-use super::{Id, SECTOR_BYTES, VERSION, check_magic, chunks_of, corrupt, crc32c};
+use super::{Id, SECTOR_BYTES, VERSION, check_magic, check_numbers, chunks_of, corrupt, crc32c};
 use crate::map::{Extent, Map, REGION_SECTORS};
 
 const MAGIC: [u8; 8] = *b"FBOBJMAP";
@@ -206,6 +206,8 @@ fn head(bytes: &[u8]) -> Result<Layout> {
     if head_crc(bytes) != layout.crc.get() {
         return Err(corrupt("the checksum of its head does not match"));
     }
+    let counters = [&layout.epoch, &layout.seq, &layout.claim].map(|it| it.get());
+    check_numbers(counters, layout.size_bytes.get())?;
     if layout.name_bytes.get() as usize > MAX_NAME_BYTES {
         return Err(corrupt("its name is too long"));
     }

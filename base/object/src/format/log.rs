@@ -8,7 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::superblock::to_ms;
 use super::{
-    CHUNK_SECTORS, Id, SECTOR_BYTES, VERSION, check_magic, chunk_bytes, chunks_of, corrupt, crc32c,
+    CHUNK_SECTORS, Id, SECTOR_BYTES, VERSION, check_magic, check_numbers, chunk_bytes, chunks_of,
+    corrupt, crc32c,
 };
 
 const MAGIC: [u8; 8] = *b"FBOBJLOG";
@@ -256,6 +257,7 @@ impl Header {
 
     /// Checks that the parts agree.
     fn check(&self) -> Result<()> {
+        check_numbers([self.epoch, self.seq, self.claim], self.size_bytes)?;
         let size = self.size_bytes / SECTOR_BYTES;
         let mut payload = 0_u64;
         for record in &self.records {

@@ -7,7 +7,7 @@ use forebay_block::Result;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Id, VERSION, check_magic, corrupt, crc32c};
+use super::{Id, VERSION, check_magic, check_numbers, corrupt, crc32c};
 
 /// Name of the object.
 pub(crate) const NAME: &str = "volume";
@@ -63,6 +63,7 @@ impl Superblock {
         if crc32c(&bytes[..bytes.len() - 4]) != layout.crc.get() {
             return Err(corrupt("its checksum does not match"));
         }
+        check_numbers([0; 3], layout.size_bytes.get())?;
         Ok(Self {
             id: layout.id,
             size_bytes: layout.size_bytes.get(),

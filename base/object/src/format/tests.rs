@@ -217,6 +217,27 @@ fn a_newer_version_is_named() {
 }
 
 #[test]
+fn numbers_that_could_overflow_are_refused() {
+    let goods = [
+        superblock().encode().to_vec(),
+        encoded_header(),
+        encoded_checkpoint(),
+    ];
+    let places = [vec![32], vec![48, 56, 64, 72], vec![48, 56, 64, 72]];
+    for (good, places) in goods.into_iter().zip(places) {
+        for at in places {
+            let mut bytes = good.clone();
+            bytes[at..at + 8].fill(0xff);
+            repair(&mut bytes);
+            decode_all(&bytes);
+            assert!(Superblock::decode(&bytes).is_err());
+            assert!(Header::decode(&bytes).is_err());
+            assert!(checkpoint::decode(&bytes).is_err());
+        }
+    }
+}
+
+#[test]
 fn places_in_names_are_exact() {
     assert_eq!(seq_of(&log_name(0x1f)), Some(0x1f));
     assert_eq!(seq_of(&map_name(u64::MAX)), Some(u64::MAX));
