@@ -1,12 +1,12 @@
 //! Dirty data that a failed flush of the data device has left in doubt.
 //!
-//! The device may show data that it does not have: a power loss would bring back the data before it.
-//! A reader would take the shown data for durable after its next flush. A write-back would copy the
+//! The device may show data that it does not have: a power loss would return the data before it. A
+//! reader would take the shown data for durable after its next flush. A write-back would copy the
 //! shown data to the backing device, and the slot would count as a clean copy of it.
 //!
-//! So each such slot is written once more, with the data that it shows. The next flush of the device
-//! covers it, before the journal that names the slot is dropped. A crash before that leaves the
-//! journal or, by power loss, the earlier data, which is dirty and was reported.
+//! So each such slot is written once more, with the data that it shows. The next flush of the
+//! device covers it, before the journal that names the slot is dropped. A crash before that leaves
+//! the journal or, by power loss, the earlier data, which is dirty and was reported.
 
 use std::collections::BTreeMap;
 

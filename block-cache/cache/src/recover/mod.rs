@@ -59,8 +59,8 @@ pub(crate) struct RecoveredMap {
     pub(crate) report: RecoveryReport,
 }
 
-/// Reads the map. Nothing is written but padding where a crash tore the log, slots that a failed
-/// flush left in doubt, and, of a bit-tree, its epoch and what was read of it.
+/// Reads the map. Writes padding where a crash tore the log, and slots that a failed flush left in
+/// doubt. Of a bit-tree, writes its epoch and the units that were read.
 pub(crate) async fn recover(
     devices: &Devices,
     superblock: &mut Superblock,

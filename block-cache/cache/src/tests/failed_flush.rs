@@ -102,8 +102,8 @@ fn what_a_failed_flush_lost_is_not_written_back_as_what_was_there_before() {
 }
 
 /// A flush of the cache device fails, and the device shows data that it has lost. The next process
-/// writes that data back. Then power is lost. Returns the number of blocks whose cached copies differ
-/// from the backing device, or which a good flush did not make durable.
+/// writes that data back. Then power is lost. Returns the number of blocks whose cached copies
+/// differ from the backing device, or which a good flush did not make durable.
 fn shown_and_lost(seed: u64) -> u32 {
     let world = world(seed);
     let journal = Buf::zeroed(1 << 16);
