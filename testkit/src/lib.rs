@@ -13,6 +13,7 @@
 //! - [`traces`]: references to blocks, generated or from real traces.
 //! - [`case`]: one run of a driver as text, so that one command replays a failure.
 //! - `authority`: certificates for tests of TLS.
+//! - [`s3_server`]: a real S3 server.
 //! - [`daemon`]: the program from outside: its files, its daemon and its clients.
 
 mod alike;
@@ -28,6 +29,7 @@ pub mod model;
 mod outcome;
 pub mod rot;
 pub mod rotation;
+pub mod s3_server;
 pub mod stack;
 pub mod stamp;
 pub mod traces;

@@ -6,14 +6,15 @@
 //!   production and under test.
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads if io_uring is
 //!   forbidden.
-//! - [`mod@file`], [`blocks`], [`direct`], [`net`], [`event`], [`fuse`], [`library`], [`limits`],
-//!   [`owner`], [`passthrough`], [`pmem`], [`send`], [`shm`], [`process`], [`system`], [`tree`],
-//!   [`xattr`]: facilities of the machine for tasks of a reactor.
+//! - [`mod@file`], [`blocks`], [`direct`], [`durable`], [`net`], [`event`], [`fuse`], [`library`],
+//!   [`limits`], [`owner`], [`passthrough`], [`pmem`], [`send`], [`shm`], [`process`], [`system`],
+//!   [`tree`], [`workers`], [`xattr`]: facilities of the machine for tasks of a reactor.
 //! - [`sync`]: synchronization of tasks of one reactor; [`answer`]: with another thread.
 
 pub mod answer;
 pub mod blocks;
 pub mod direct;
+pub mod durable;
 mod engine;
 pub mod event;
 pub mod file;
@@ -42,6 +43,7 @@ pub mod system;
 mod testing;
 pub mod tree;
 pub mod uncached;
+pub mod workers;
 pub mod xattr;
 
 pub use engine::Engine;

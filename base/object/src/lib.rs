@@ -4,6 +4,7 @@
 //! time changes a volume.
 //!
 //! - [`store`]: the operations that a volume needs of an object store.
+//! - [`stores`]: a directory, and the stores of cloud providers.
 //! - [`ObjectVolume`]: a volume as a block device.
 //! - [`testing`]: a store in memory.
 
@@ -29,6 +30,7 @@ mod replay;
 mod simulation;
 mod snapshots;
 pub mod store;
+pub mod stores;
 pub mod testing;
 #[cfg(test)]
 mod tests;
