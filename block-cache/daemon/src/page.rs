@@ -49,6 +49,7 @@ pub fn render(status: &Status) -> String {
     }
     paragraphs(&mut html, view::limits(status));
     paragraphs(&mut html, view::transits(status));
+    paragraphs(&mut html, view::object_volumes(status));
     paragraphs(&mut html, view::trouble(status));
     html.push_str("<h2>Listening</h2>");
     paragraphs(&mut html, view::reach(status));

@@ -1,10 +1,12 @@
 //! The daemon's status, defined once: the terminal, JSON, the page and the metrics show this table.
 
+mod derived;
 mod latency;
 
 #[cfg(test)]
 mod example;
 
+pub use derived::percent;
 #[cfg(test)]
 pub(crate) use example::example;
 pub use latency::LATENCY_BOUNDS_US;
@@ -42,6 +44,9 @@ forebay_terminal::records! {
         /// The transit caches among the devices.
         #[serde(default)]
         transits: Vec<TransitStatus> => records;
+        /// The volumes in object storage among the devices.
+        #[serde(default)]
+        object_volumes: Vec<ObjectStatus> => records;
         /// Fault of the state directory, in words.
         #[serde(default)]
         state_trouble: Option<String> => gauge(
@@ -414,6 +419,40 @@ forebay_terminal::records! {
         flushed: u64 => counter("forebay_transit_flushed_blocks_total");
     }
 
+    /// A volume in object storage, and its use of the store since the start.
+    #[derive(Default)]
+    pub struct ObjectStatus {
+        /// Name of the device.
+        name: String => label("device");
+        /// Creations of objects.
+        creations: u64 => counter("forebay_object_creations_total");
+        /// Reads of objects.
+        reads: u64 => counter("forebay_object_reads_total");
+        /// Lists of objects.
+        lists: u64 => counter("forebay_object_lists_total");
+        /// Deletions of objects.
+        deletions: u64 => counter("forebay_object_deletions_total");
+        /// Requests that failed. Most were repeated.
+        failures: u64 => counter("forebay_object_failures_total");
+        /// Contents of creations.
+        uploaded_bytes: u64 => counter("forebay_object_uploaded_bytes_total");
+        /// Contents of reads.
+        downloaded_bytes: u64 => counter("forebay_object_downloaded_bytes_total");
+        /// Objects of the volume and its snapshots in the store.
+        stored_bytes: u64 => gauge("forebay_object_stored_bytes");
+        /// Stored bytes that are not garbage; an estimate.
+        live_bytes: u64 => gauge("forebay_object_live_bytes");
+        /// Bytes of the volume that have data.
+        mapped_bytes: u64 => gauge("forebay_object_mapped_bytes");
+        /// Number of objects in the store.
+        objects: u64 => gauge("forebay_object_objects");
+        /// Whether the device has `prices`.
+        has_prices: bool;
+        /// Estimated price of a month, in hundredths of the currency of `prices`. Requests count as
+        /// often as since the start. Zero without prices.
+        monthly_cents: u64 => gauge("forebay_object_monthly_cents");
+    }
+
     /// A distribution of latencies.
     #[derive(Default)]
     pub struct Latency {
@@ -428,44 +467,6 @@ forebay_terminal::records! {
         /// Numbers of requests within each bound of the histogram.
         within: Vec<u64>;
     }
-}
-
-impl VolumeStatus {
-    /// Returns the share of reads that the cache served, percent; `None` before the first.
-    #[must_use]
-    pub fn read_hit_percent(&self) -> Option<f64> {
-        percent(self.read_hits, self.read_hits + self.read_misses)
-    }
-
-    /// Returns the counters of one kind of request; zeroes if there are none.
-    #[must_use]
-    pub fn operation(&self, kind: &str) -> OperationStatus {
-        let found = self
-            .operations
-            .iter()
-            .find(|operation| operation.kind == kind);
-        found.cloned().unwrap_or_default()
-    }
-}
-
-impl CacheStatus {
-    /// Returns the number of failures of the cache's own work.
-    #[must_use]
-    pub fn errors(&self) -> u64 {
-        self.write_back_errors + self.read_errors
-    }
-
-    /// Returns the mean time of a durable write of metadata, microseconds; zero before the first.
-    #[must_use]
-    pub fn commit_us(&self) -> u64 {
-        self.commit_time_us.checked_div(self.commits).unwrap_or(0)
-    }
-}
-
-/// Returns `part` of `whole` in percent; `None` if `whole` is zero.
-#[must_use]
-pub fn percent(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
 }
 
 #[cfg(test)]

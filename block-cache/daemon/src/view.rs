@@ -188,6 +188,41 @@ pub(crate) fn transits(status: &Status) -> Vec<String> {
         .collect()
 }
 
+/// Returns the volumes in object storage, one line each.
+pub(crate) fn object_volumes(status: &Status) -> Vec<String> {
+    let volumes = status.object_volumes.iter();
+    volumes
+        .map(|volume| {
+            let price = match volume.has_prices {
+                true => format!(
+                    "; about {}.{:02} a month",
+                    volume.monthly_cents / 100,
+                    volume.monthly_cents % 100
+                ),
+                false => String::new(),
+            };
+            let failed = match volume.failures {
+                0 => String::new(),
+                failures => format!(", {failures} FAILED"),
+            };
+            format!(
+                "object storage {:?}: {} in {}, {} of it live; requests: {} PUT, {} GET, {} LIST, \
+                 {} DELETE{failed}; {} up, {} down{price}",
+                volume.name,
+                human_bytes(volume.stored_bytes),
+                human_count(volume.objects, "object"),
+                human_bytes(volume.live_bytes),
+                volume.creations,
+                volume.reads,
+                volume.lists,
+                volume.deletions,
+                human_bytes(volume.uploaded_bytes),
+                human_bytes(volume.downloaded_bytes),
+            )
+        })
+        .collect()
+}
+
 /// Returns the problems of volumes and devices, one line each.
 pub(crate) fn trouble(status: &Status) -> Vec<String> {
     let late = status.volumes.iter().filter(|volume| volume.timed_out > 0);

@@ -1,4 +1,4 @@
-//! Commands that the daemon executes: flush, mode, detach, grow and scrub.
+//! Commands that the daemon executes: flush, mode, detach, grow, snapshot and scrub.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -67,6 +67,28 @@ pub(super) struct Detach {
 pub(super) struct Grow {
     #[command(flatten)]
     target: VolumeArguments,
+}
+
+/// Make a snapshot of a volume in object storage, while it is served
+///
+/// The volume's dirty data is written back first. The snapshot has all data that was acknowledged
+/// before the command. Pause writers for a snapshot of one moment: in mode wb, blocks are written
+/// back in another order than clients wrote them. A device with `snapshot = "NAME"` serves it.
+#[derive(Debug, Args)]
+pub(super) struct Snapshot {
+    /// Name of the volume
+    volume: String,
+    /// Name of the new snapshot: letters a to z, digits, - and _
+    #[arg(required_unless_present_any = ["list", "delete"])]
+    name: Option<String>,
+    /// List the snapshots
+    #[arg(long, conflicts_with_all = ["name", "delete"])]
+    list: bool,
+    /// Delete this snapshot
+    #[arg(long, value_name = "NAME", conflicts_with = "name")]
+    delete: Option<String>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// Read all cached data and verify it against its checksums, while volumes are served
@@ -140,6 +162,18 @@ impl Grow {
     pub(super) fn run(self, control: &Control) -> Result<()> {
         let VolumeArguments { volume, output } = self.target;
         output.call(control, &Request::Grow { volume })
+    }
+}
+
+impl Snapshot {
+    pub(super) fn run(self, control: &Control) -> Result<()> {
+        let delete = self.delete.is_some();
+        let request = Request::Snapshot {
+            volume: self.volume,
+            name: self.delete.or(self.name),
+            delete,
+        };
+        self.output.call(control, &request)
     }
 }
 

@@ -66,6 +66,7 @@ fn render(status: &Status, before: Option<&Status>) -> String {
     for line in view::limits(status)
         .into_iter()
         .chain(view::transits(status))
+        .chain(view::object_volumes(status))
         .chain(view::trouble(status))
     {
         text.push_str(&format!("  {line}\n"));
@@ -95,6 +96,8 @@ mod tests {
             "50 us / 1.5 ms",
             "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB not yet on the device; \
              blocks: 12 written",
+            "object storage \"far\": 5 MiB in 9 objects, 4 MiB of it live; requests: 20 PUT, \
+             0 GET, 0 LIST, 0 DELETE; 3 MiB up, 0 B down; about 12.34 a month",
             "VOLUME \"db\" MAY HAVE LOST DATA: a flush failed",
             "VOLUME \"db\" CONTINUES WITHOUT ITS CACHE",
             "volume \"db\": 5 requests timed out, 2 of them not ended",

@@ -1,6 +1,7 @@
 //! `[[device]]`: a device that stores bytes.
 
 mod keys;
+mod object;
 mod rbd;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use forebay_transit::Policy;
 use toml::Spanned;
 
 pub(super) use keys::{Kind, RawDevice};
+pub use object::{Consumption, ObjectSettings, Prices};
 
 use super::duration::{self, LATENCIES};
 use super::problem::{Problems, Span};
@@ -60,6 +62,8 @@ pub enum DeviceKind {
     },
     /// An image of a Ceph cluster.
     Rbd(Box<Address>),
+    /// A volume in object storage.
+    Object(Box<ObjectSettings>),
     /// Memory of the process.
     Mem {
         /// Size, bytes.
@@ -212,6 +216,7 @@ impl RawDevice {
                 }
             }
             Kind::Rbd => DeviceKind::Rbd(Box::new(self.resolve_image(problems)?)),
+            Kind::Object => DeviceKind::Object(Box::new(self.resolve_object(problems)?)),
             Kind::Mem => {
                 let Some(size) = &self.size else {
                     missing("size", "\"256M\" or another size");
@@ -388,22 +393,33 @@ impl RawDevice {
     }
 
     fn refuse_foreign_keys(&self, problems: &mut Problems<'_>) {
+        const OBJECT: &[Kind] = &[Kind::Object];
         const EMULATE: &[Kind] = &[Kind::Emulate];
         const TRANSIT: &[Kind] = &[Kind::Transit];
         const LAYERS: &[Kind] = &[Kind::Emulate, Kind::Btt, Kind::Transit];
-        let keys: [(&str, Option<Span>, &[Kind]); 24] = [
+        let keys: [(&str, Option<Span>, &[Kind]); 30] = [
             ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
             ("uri", span(self.uri.as_ref()), &[Kind::NvmeTcp, Kind::Nbd]),
             ("connections", span(self.connections.as_ref()), &[Kind::Nbd]),
             ("pool", span(self.pool.as_ref()), &[Kind::Rbd]),
             ("image", span(self.image.as_ref()), &[Kind::Rbd]),
-            ("snapshot", span(self.snapshot.as_ref()), &[Kind::Rbd]),
+            (
+                "snapshot",
+                span(self.snapshot.as_ref()),
+                &[Kind::Rbd, Kind::Object],
+            ),
             ("client", span(self.client.as_ref()), &[Kind::Rbd]),
             ("conf", span(self.conf.as_ref()), &[Kind::Rbd]),
+            ("url", span(self.url.as_ref()), OBJECT),
+            ("endpoint", span(self.endpoint.as_ref()), OBJECT),
+            ("region", span(self.region.as_ref()), OBJECT),
+            ("credentials", span(self.credentials.as_ref()), OBJECT),
+            ("allow_http", span(self.allow_http.as_ref()), OBJECT),
+            ("prices", span(self.prices.as_ref()), OBJECT),
             ("secrets", span(self.secrets.as_ref()), &[Kind::NvmeTcp]),
             ("direct", span(self.direct.as_ref()), &[Kind::File]),
             ("identity", span(self.identity.as_ref()), &[Kind::File]),
-            ("size", span(self.size.as_ref()), &[Kind::Mem]),
+            ("size", span(self.size.as_ref()), &[Kind::Mem, Kind::Object]),
             ("volatile", span(self.volatile.as_ref()), &[Kind::Mem]),
             ("on", span(self.on.as_ref()), LAYERS),
             ("capacity", span(self.capacity.as_ref()), TRANSIT),

@@ -123,8 +123,8 @@ impl File {
                         "the cache would lie on device {:?}, which is another machine's",
                         name.get_ref()
                     ),
-                    "let the cache lie on a device of this machine; one of kind nvme-tcp, nbd or \
-                     rbd can be the `backing` of a volume",
+                    "let the cache lie on a device of this machine; one of kind nvme-tcp, nbd, rbd \
+                     or object can be the `backing` of a volume",
                 );
             }
         }
@@ -202,7 +202,7 @@ impl File {
             match raw.kind() {
                 Kind::Pmem => return Some(name),
                 Kind::Emulate | Kind::Transit => name = raw.under()?.get_ref(),
-                Kind::File | Kind::NvmeTcp | Kind::Nbd | Kind::Rbd => return None,
+                Kind::File | Kind::NvmeTcp | Kind::Nbd | Kind::Rbd | Kind::Object => return None,
                 Kind::Mem | Kind::Btt => return None,
             }
         }

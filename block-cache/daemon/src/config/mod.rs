@@ -241,11 +241,10 @@ impl Config {
                     path.display().to_string(),
                     "give each device a file or block device of its own",
                 ),
-                DeviceKind::NvmeTcp { uri, .. } => {
-                    (uri.to_string(), "give each device a namespace of its own")
-                }
+                DeviceKind::NvmeTcp { uri, .. } => (uri.to_string(), "give each its own namespace"),
                 DeviceKind::Rbd(image) => (image.in_cluster(), "give each an image of its own"),
                 DeviceKind::Nbd { uri, .. } => (uri.to_string(), "give each an export of its own"),
+                DeviceKind::Object(volume) => (volume.to_string(), "give each its own folder"),
                 _ => continue,
             };
             match seen.iter().find(|(other, _)| *other == medium) {

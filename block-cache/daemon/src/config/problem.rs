@@ -21,6 +21,8 @@ pub(super) struct Problems<'a> {
     found: Vec<(Option<usize>, String, String)>,
     /// Lines of tables that lack a key: its wrong value was removed.
     muted: Vec<Span>,
+    /// Lines that are not shown, since they may have a secret.
+    withheld: Vec<usize>,
     /// Problems that do not stop the daemon, as complete sentences with file and line.
     pub(super) warnings: Vec<String>,
 }
@@ -32,6 +34,7 @@ impl<'a> Problems<'a> {
             text,
             found: Vec::new(),
             muted: Vec::new(),
+            withheld: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -62,6 +65,11 @@ impl<'a> Problems<'a> {
         let end = heads.into_iter().find(|head| *head > line);
         self.muted
             .push(start.unwrap_or(1)..end.unwrap_or(usize::MAX));
+    }
+
+    /// Shows the line of `span` in no report: it may have a secret.
+    pub(super) fn withhold(&mut self, span: &Span) {
+        self.withheld.push(self.line(span.start));
     }
 
     /// Adds a problem of the text at `span`, with the remedy.
@@ -208,6 +216,7 @@ impl<'a> Problems<'a> {
                 None => write!(text, "{path}: {what}"),
             };
             if let Some(line) = line
+                && !self.withheld.contains(line)
                 && let Some(source) = self.source(*line).filter(|source| !source.is_empty())
             {
                 let _ = write!(text, "\n    {line:>4} | {source}");

@@ -6,6 +6,7 @@ mod cleaning;
 mod durations;
 mod exports;
 mod layers;
+mod object;
 mod several;
 mod tls;
 mod ublk;

@@ -67,6 +67,17 @@ pub enum Request {
         /// Name of the volume.
         volume: String,
     },
+    /// Make a snapshot of a volume in object storage, delete one, or list them.
+    Snapshot {
+        /// Name of the volume.
+        volume: String,
+        /// Name of the snapshot; `None` to list all.
+        #[serde(default)]
+        name: Option<String>,
+        /// Whether the snapshot is deleted.
+        #[serde(default)]
+        delete: bool,
+    },
     /// Verify all cached data against its checksums, or stop.
     Scrub {
         /// Most bytes to read per second; `None` for the default.
@@ -98,6 +109,7 @@ impl Request {
             Self::Detach { .. } => "detach",
             Self::Forget { .. } => "forget",
             Self::Grow { .. } => "grow",
+            Self::Snapshot { .. } => "snapshot",
             Self::Scrub { .. } => "scrub",
             Self::Record { .. } => "record",
         }
@@ -114,6 +126,7 @@ impl Request {
             Self::Detach { .. } => Some("waiting for the volume to be detached"),
             Self::Forget { .. } => Some("waiting for the cache to forget the volume"),
             Self::Grow { .. } => Some("waiting for the backing device's size"),
+            Self::Snapshot { .. } => Some("waiting for the snapshot"),
             Self::Scrub { .. } => Some("waiting for the scrub"),
             Self::Record { .. } => None,
         }
@@ -222,6 +235,14 @@ mod tests {
                 r#"{"command":"grow","volume":"db"}"#,
                 Request::Grow {
                     volume: "db".into(),
+                },
+            ),
+            (
+                r#"{"command":"snapshot","volume":"db","name":"monday"}"#,
+                Request::Snapshot {
+                    volume: "db".into(),
+                    name: Some("monday".into()),
+                    delete: false,
                 },
             ),
             (

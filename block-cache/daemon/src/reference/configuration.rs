@@ -90,7 +90,7 @@ fn key(name: &str, field: &str, documentation: &[&str]) -> Result<Key, String> {
     };
     let is_optional = field.starts_with("Option<");
     let mut meaning = String::new();
-    for line in documentation {
+    for line in &joined(documentation) {
         let item = line
             .strip_prefix("- ")
             .and_then(|item| item.split_once(": "));
@@ -105,7 +105,7 @@ fn key(name: &str, field: &str, documentation: &[&str]) -> Result<Key, String> {
             Some(("Default", default)) => key.default = default.to_owned(),
             Some(("Range", range)) => key.range = range.to_owned(),
             Some((other, _)) => return Err(format!("{name}: the item {other:?} is unknown")),
-            None => meaning.extend([line, " "]),
+            None => meaning.extend([line.as_str(), " "]),
         }
     }
     key.meaning = cell(meaning.trim());
@@ -123,6 +123,21 @@ fn key(name: &str, field: &str, documentation: &[&str]) -> Result<Key, String> {
         key.kind = kind.to_owned();
     }
     Ok(key)
+}
+
+/// Returns the lines, each item with the lines that continue it.
+fn joined(documentation: &[&str]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in documentation {
+        match lines.last_mut() {
+            Some(item) if item.starts_with("- ") && !line.starts_with("- ") => {
+                item.push(' ');
+                item.push_str(line);
+            }
+            _ => lines.push((*line).to_owned()),
+        }
+    }
+    lines
 }
 
 /// Returns the type of the values of a field; `None` if its documentation has to name it.
@@ -220,7 +235,8 @@ fn a_key_becomes_a_row_and_a_key_without_documentation_is_found() {
         format!("x\npub(super) struct Raw {{\n{documentation}    {field},\n}}\n")
     };
     let documented = "    /// Size of it,\n    /// with room.\n    ///\n    /// - Of: \
-                      `mem`, `ram`\n    /// - Default: `\"4K\"`\n    /// - Range: 4K to 1M\n";
+                      `mem`, `ram`\n    /// - Default: `\"4K\"`\n    /// - Range: 4K to\n    \
+                      ///   1M\n";
     let keys = read(
         &source(documented, "pub(super) size: Option<Spanned<Size>>"),
         "Raw",

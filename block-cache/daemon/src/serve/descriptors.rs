@@ -16,6 +16,8 @@ use forebay_terminal::size::human_count;
 const SPARE: u64 = 16;
 /// Of an RBD image: librbd's own, and connections to the first OSDs.
 const IMAGE: u64 = 32;
+/// Of a volume in object storage: connections or files of its requests in flight, and the runtime.
+const OBJECTS: u64 = 32;
 /// Descriptors that a virtual machine sends: its memory, and two events for each of its queues.
 const MACHINE: u64 = 40;
 /// Descriptors of a daemon without devices and exports. They are the standard streams, the control
@@ -143,6 +145,7 @@ fn needed(config: &Config) -> u64 {
         DeviceKind::NvmeTcp { .. } => 2,
         DeviceKind::Nbd { connections, .. } => (*connections).into(),
         DeviceKind::Rbd(_) => IMAGE,
+        DeviceKind::Object(_) => OBJECTS,
         _ => 0,
     };
     let devices: u64 = (config.devices.iter())

@@ -177,6 +177,34 @@ async fn answer(
                 .begin(move |engine| async move { log_success(engine.stack.grow(&volume).await) });
             work.await?
         }
+        Request::Snapshot {
+            volume, name: None, ..
+        } => {
+            let work =
+                command.begin(move |engine| async move { engine.stack.snapshots(&volume).await });
+            work.await?
+        }
+        Request::Snapshot {
+            volume,
+            name: Some(name),
+            delete: true,
+        } => {
+            let work = command.begin(move |engine| async move {
+                log_success(engine.stack.delete_snapshot(&volume, &name).await)
+            });
+            work.await?
+        }
+        Request::Snapshot {
+            volume,
+            name: Some(name),
+            ..
+        } => {
+            let whose = volume.clone();
+            let work = command.begin(move |engine| async move {
+                log_success(engine.stack.snapshot(&volume, &name).await)
+            });
+            with_progress(work, || dirty_left(engine, Some(whose.clone())), progress).await?
+        }
         Request::Scrub { stop: true, .. } => {
             let work = command.begin(|engine| async move { engine.stack.stop_scrub() });
             work.await?

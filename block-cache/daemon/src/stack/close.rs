@@ -213,7 +213,7 @@ impl Stack {
         result = result.and(self.check_there(None));
         self.volumes.take();
         let devices = self.devices.take();
-        let closing = (devices.into_iter()).map(|watched| self.close_transits(watched, until));
+        let closing = (devices.into_iter()).map(|watched| self.close_device(watched, until));
         for closed in join_all(closing).await {
             result = both(result, closed);
         }
@@ -319,21 +319,27 @@ impl Stack {
             at.map(|at| devices.remove(at))
         };
         match backing {
-            Some(watched) => self.close_transits(watched, until).await,
+            Some(watched) => self.close_device(watched, until).await,
             None => Ok(()),
         }
     }
 
-    /// Closes the transit caches of an unused device, from the top down.
-    async fn close_transits(&self, watched: Watched, until: Duration) -> Result<()> {
+    /// Closes the transit caches of an unused device, from the top down, and a volume in object
+    /// storage under them.
+    async fn close_device(&self, mut watched: Watched, until: Duration) -> Result<()> {
         let mut result = Ok(());
-        for transit in watched.transits.into_iter().rev() {
+        for transit in std::mem::take(&mut watched.transits).into_iter().rev() {
             // Other devices may have used all the time. A device without unflushed writes closes
             // quickly.
             let left = until.saturating_sub(rt::now()).max(CLOSE_ONE);
             result = result.and(transit.close(&self.state, left, &watched.what).await);
         }
-        result
+        let left = until.saturating_sub(rt::now()).max(CLOSE_ONE);
+        let closed = rt::at_most(left, watched.close_objects()).await;
+        both(
+            result,
+            closed.unwrap_or_else(|| Err(unclosed_device(&watched, left))),
+        )
     }
 }
 
@@ -343,6 +349,20 @@ pub(super) fn both(first: Result<()>, second: Result<()>) -> Result<()> {
         tracing::error!("{}", second.report());
     }
     first.and(second)
+}
+
+/// Returns the error for a device that has not ended within the limit.
+fn unclosed_device(watched: &Watched, limit: Duration) -> Error {
+    Error::new(
+        ErrorKind::TimedOut,
+        format!(
+            "device {:?} ({}) has not ended within {}\n    help: see that it answers, and start \
+             again: nothing that was flushed is lost",
+            watched.name,
+            watched.what,
+            human_duration(limit)
+        ),
+    )
 }
 
 /// Returns the error for a cache that has not completed its last flushes.

@@ -45,6 +45,10 @@ pub(super) async fn open(
         Some(target) => unless_stopped(start.stop, target, remote(config, name)).await??,
         None => None,
     };
+    let (remote, objects) = match remote {
+        Some(connected) => (Some(connected.device), connected.objects),
+        None => (None, None),
+    };
     let opening = start.stop.wait_for(format!("device {name:?} to be opened"));
     let Opened {
         mut device,
@@ -71,6 +75,7 @@ pub(super) async fn open(
     });
     Ok(Watched {
         presence: leaf.and_then(|path| Presence::of(path)),
+        objects,
         name: name.to_owned(),
         role,
         what,
@@ -106,6 +111,7 @@ pub(crate) async fn open_to_look(
     mend: bool,
 ) -> Result<Rc<dyn BlockDevice>> {
     let remote = remote(config, name).await?;
+    let remote = remote.map(|connected| connected.device);
     Ok(open_stack(config, name, Purpose::Look { mend }, remote)?.device)
 }
 
@@ -152,7 +158,10 @@ fn open_stack(
 ) -> Result<Opened> {
     let entry = config.device(name);
     match &entry.kind {
-        DeviceKind::NvmeTcp { .. } | DeviceKind::Nbd { .. } | DeviceKind::Rbd(_) => {
+        DeviceKind::NvmeTcp { .. }
+        | DeviceKind::Nbd { .. }
+        | DeviceKind::Rbd(_)
+        | DeviceKind::Object(_) => {
             let device = remote.expect("what is another machine's was connected before");
             let what = device.info().name;
             Ok(Opened::new(device, what))

@@ -25,6 +25,9 @@ const PROCESS_BYTES: u64 = 32 << 20;
 /// Memory of librbd for an image: about twenty threads with stacks of 8 MiB, which are locked where
 /// memory is locked, tables, and copies of the data of requests; bytes.
 const IMAGE_BYTES: u64 = 448 << 20;
+/// Memory of a volume in object storage: one open batch and four sealed ones of 8 MiB, each with
+/// its compressed copy, and stacks; bytes.
+const OBJECT_BYTES: u64 = 96 << 20;
 /// Number of connections that sockets can always have, so that one client is served.
 const FEWEST_CONNECTIONS: u64 = 1;
 /// A start warns if fewer connections than this are possible.
@@ -135,6 +138,11 @@ impl Needs {
                     let what = format!("transit cache {:?}", device.name);
                     let help = "use a smaller `capacity`";
                     need(device.line, whose, what, capacity_bytes, help);
+                }
+                DeviceKind::Object(_) => {
+                    let help = "use fewer devices of kind object";
+                    let what = "uploads".to_owned();
+                    need(device.line, whose, what, OBJECT_BYTES, help);
                 }
                 DeviceKind::Rbd(_) => {
                     let help = "use fewer devices of kind rbd";

@@ -17,6 +17,7 @@ mod formatted;
 pub(crate) mod journal;
 mod lines;
 pub(crate) mod memory;
+mod object;
 mod offload;
 mod presence;
 mod remains;

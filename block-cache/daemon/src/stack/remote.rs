@@ -8,7 +8,15 @@ use forebay_device::nbd::{self, NbdDevice};
 use forebay_device::nvme_tcp::{NvmeTcpDevice, Uri};
 use forebay_device::rbd::{Access, RbdDevice};
 
+use super::object::{self, OpenObjects};
 use crate::config::{Config, DeviceKind};
+
+/// A remote device that is connected.
+pub(crate) struct Connected {
+    pub(crate) device: Rc<dyn BlockDevice>,
+    /// The volume in object storage that it is.
+    pub(super) objects: Option<OpenObjects>,
+}
 
 /// Describes the peer at the bottom of `name`, if that is a remote device.
 pub(super) fn remote_of(config: &Config, name: &str) -> Option<String> {
@@ -16,6 +24,7 @@ pub(super) fn remote_of(config: &Config, name: &str) -> Option<String> {
         DeviceKind::NvmeTcp { uri, .. } => Some(format!("NVMe/TCP target {uri}")),
         DeviceKind::Nbd { uri, .. } => Some(format!("NBD server {uri}")),
         DeviceKind::Rbd(address) => Some(format!("RBD image {address}")),
+        DeviceKind::Object(volume) => Some(format!("objects in {volume}")),
         _ => None,
     }
 }
@@ -24,7 +33,7 @@ pub(super) fn remote_of(config: &Config, name: &str) -> Option<String> {
 ///
 /// # Errors
 /// As for [`connect`], with the place in the configuration.
-pub(super) async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice>>> {
+pub(super) async fn remote(config: &Config, name: &str) -> Result<Option<Connected>> {
     let Some(leaf) = config.stack(name).pop() else {
         return Ok(None);
     };
@@ -32,15 +41,13 @@ pub(super) async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn 
     connect(&leaf.kind, Access::Serve).await.context(place)
 }
 
-/// Connects a remote device that accepts writes. Returns `None` for all other devices. `access` is
-/// that to an RBD image.
+/// Connects a remote device that accepts writes. Returns `None` for all other devices, and for a
+/// look at a volume in object storage that a start creates. `access` is that to an RBD image and to
+/// object storage.
 ///
 /// # Errors
 /// The error of the connection or of the file with secrets; `ReadOnly` if the device is read-only.
-pub(crate) async fn connect(
-    kind: &DeviceKind,
-    access: Access,
-) -> Result<Option<Rc<dyn BlockDevice>>> {
+pub(crate) async fn connect(kind: &DeviceKind, access: Access) -> Result<Option<Connected>> {
     let (device, read_only): (Rc<dyn BlockDevice>, bool) = match kind {
         DeviceKind::NvmeTcp { uri, secrets } => {
             let device = connect_namespace(uri, secrets.as_deref()).await?;
@@ -58,6 +65,14 @@ pub(crate) async fn connect(
         }
         // Only read-only volumes may be on a snapshot, as the configuration was checked.
         DeviceKind::Rbd(address) => (RbdDevice::open(address, access).await?, false),
+        // As for an image.
+        DeviceKind::Object(settings) => {
+            let opened = object::open(settings, access).await?;
+            return Ok(opened.map(|objects| Connected {
+                device: objects.volume.clone(),
+                objects: Some(objects),
+            }));
+        }
         _ => return Ok(None),
     };
     if read_only {
@@ -68,7 +83,10 @@ pub(crate) async fn connect(
         );
         return Err(Error::new(ErrorKind::ReadOnly, what));
     }
-    Ok(Some(device))
+    Ok(Some(Connected {
+        device,
+        objects: None,
+    }))
 }
 
 /// Connects a namespace. `secrets` is the file with which this host authenticates, if there is one.

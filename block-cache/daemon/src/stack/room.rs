@@ -210,7 +210,7 @@ async fn look(config: &Config, under: &[&Device]) -> Result<Option<DeviceInfo>> 
         remote => {
             return Ok(connect(remote, Access::Look)
                 .await?
-                .map(|device| device.info()));
+                .map(|connected| connected.device.info()));
         }
     };
     let options = FileDeviceOptions {

@@ -14,8 +14,8 @@ use super::watched::Watched;
 use super::{Served, Stack};
 use crate::state::hex;
 use crate::status::{
-    CacheStatus, ChecksumStatus, DeviceStatus, Latency, OpeningStatus, OperationStatus, Status,
-    TransitStatus, VolumeStatus,
+    CacheStatus, ChecksumStatus, DeviceStatus, Latency, ObjectStatus, OpeningStatus,
+    OperationStatus, Status, TransitStatus, VolumeStatus,
 };
 use forebay_terminal::size::human_count;
 
@@ -92,6 +92,12 @@ impl Stack {
         transits.map(OpenTransit::status).collect()
     }
 
+    /// Returns statistics of the volumes in object storage among the devices.
+    fn object_volumes(&self) -> Vec<ObjectStatus> {
+        let devices = self.devices.borrow();
+        devices.iter().filter_map(Watched::object_status).collect()
+    }
+
     /// Returns the present status, without the fields about the process.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -128,6 +134,7 @@ impl Stack {
             volumes,
             devices: self.devices(),
             transits: self.transits(),
+            object_volumes: self.object_volumes(),
             state_trouble: self.state.trouble(),
             file_troubles: self.file_troubles(),
             ..Status::default()

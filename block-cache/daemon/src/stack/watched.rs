@@ -2,15 +2,16 @@
 
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_device::counted::Counters;
 use forebay_io::file::Faults;
 use forebay_transit::Transit;
 
+use super::object::OpenObjects;
 use super::presence::{Absence, Presence};
 use super::transit::OpenTransit;
 use crate::state::append_help;
-use crate::status::DeviceStatus;
+use crate::status::{DeviceStatus, ObjectStatus};
 
 /// An open device and its request statistics.
 pub(super) struct Watched {
@@ -24,6 +25,8 @@ pub(super) struct Watched {
     pub(super) faults: Rc<Faults>,
     /// File under it, if it is one.
     pub(super) presence: Option<Presence>,
+    /// Volume in object storage under it, if it is one.
+    pub(super) objects: Option<OpenObjects>,
     /// Transit caches over it, from the bottom up.
     pub(super) transits: Vec<OpenTransit>,
 }
@@ -98,6 +101,26 @@ impl Watched {
                 ", with no client connected; stop the daemon, put the copy at the path, and start \
                  once with --moved-cache"
             }
+        }
+    }
+
+    /// Returns statistics of the volume in object storage under it, if there is one.
+    pub(super) fn object_status(&self) -> Option<ObjectStatus> {
+        Some(self.objects.as_ref()?.status(&self.name))
+    }
+
+    /// Makes a volume in object storage durable, and ends its requests.
+    ///
+    /// # Errors
+    /// The error of the volume.
+    pub(super) async fn close_objects(&self) -> Result<()> {
+        match &self.objects {
+            Some(objects) => objects
+                .volume
+                .close()
+                .await
+                .context(|| format!("closing device {:?} ({})", self.name, self.what)),
+            None => Ok(()),
         }
     }
 

@@ -98,6 +98,17 @@ pub(crate) fn example() -> Status {
             bypassed: 3,
             ..TransitStatus::default()
         }],
+        object_volumes: vec![ObjectStatus {
+            name: "far".into(),
+            creations: 20,
+            uploaded_bytes: 3 << 20,
+            stored_bytes: 5 << 20,
+            live_bytes: 4 << 20,
+            objects: 9,
+            has_prices: true,
+            monthly_cents: 1234,
+            ..ObjectStatus::default()
+        }],
         listening: vec!["NBD on 127.0.0.1:10809".into()],
         reactors: vec![ReactorStatus {
             name: "engine".into(),

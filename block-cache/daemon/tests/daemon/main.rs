@@ -20,6 +20,7 @@ mod limits;
 mod moved;
 mod nbd_backing;
 mod nvme;
+mod object_backing;
 mod online_open;
 mod operator;
 mod originals;

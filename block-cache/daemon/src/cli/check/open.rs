@@ -112,10 +112,14 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
             // A server may serve one client only, the daemon. An image's lock is the daemon's.
             Some(DeviceKind::Nbd { .. } | DeviceKind::Rbd(_)) if running => continue,
             Some(other) => {
-                if let Some(device) = connect(other, Access::Look).await.context(place)? {
-                    whole(&device.info())?;
-                    seen.identities[number] = sized(&device.info());
-                    seen.add(&config, number, device.info())?;
+                if let Some(connected) = connect(other, Access::Look).await.context(place)? {
+                    let info = connected.device.info();
+                    whole(&info)?;
+                    seen.identities[number] = sized(&info);
+                    seen.add(&config, number, info)?;
+                } else if let DeviceKind::Object(volume) = other {
+                    let what = format!("{}: the start creates it in {volume}", place_of_device());
+                    seen.warnings.push(what);
                 }
                 continue;
             }

@@ -3,8 +3,8 @@
 use crate::config::{Mode, Promotion};
 use crate::control::protocol::line;
 use crate::status::{
-    CacheStatus, ChecksumStatus, DeviceStatus, Latency, OpeningStatus, OperationStatus,
-    ReactorStatus, ScrubStatus, Status, TransitStatus, VolumeStatus,
+    CacheStatus, ChecksumStatus, DeviceStatus, Latency, ObjectStatus, OpeningStatus,
+    OperationStatus, ReactorStatus, ScrubStatus, Status, TransitStatus, VolumeStatus,
 };
 
 use super::render;
@@ -63,6 +63,7 @@ fn a_cache_that_is_opening_is_shown_as_recorded() {
     status.cache = Some(cache);
     status.volumes.truncate(1);
     status.transits.clear();
+    status.object_volumes.clear();
     status.reactors.clear();
     check("opening", &status, None);
 }
@@ -90,6 +91,7 @@ fn open() -> Status {
         ],
         devices: vec![device("ssd", "cache", 1), device("disk", "backing", 2)],
         transits: vec![transit("fast", 1), transit("faster", 2)],
+        object_volumes: vec![object_volume("far", 1)],
         state_trouble: Some("the state directory is gone".into()),
         file_troubles: vec!["the metadata file is gone".into()],
         listening: vec![
@@ -238,6 +240,26 @@ fn device(name: &str, role: &str, number: u64) -> DeviceStatus {
         write_zeroes_bytes: of(8) << 12,
         errors: of(9),
         last_error: Some("write of 512 bytes at byte 0 of a: No space left".into()),
+    }
+}
+
+fn object_volume(name: &str, number: u64) -> ObjectStatus {
+    let of = |value: u64| value + 10_000 * number;
+    ObjectStatus {
+        name: name.into(),
+        creations: of(1),
+        reads: of(2),
+        lists: of(3),
+        deletions: of(4),
+        failures: of(5),
+        uploaded_bytes: of(6) << 20,
+        downloaded_bytes: of(7) << 20,
+        stored_bytes: of(8) << 20,
+        live_bytes: of(9) << 20,
+        mapped_bytes: of(10) << 20,
+        objects: of(11),
+        has_prices: true,
+        monthly_cents: of(12),
     }
 }
 

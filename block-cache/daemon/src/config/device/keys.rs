@@ -18,6 +18,7 @@ pub(in crate::config) enum Kind {
     NvmeTcp,
     Nbd,
     Rbd,
+    Object,
     Mem,
     Pmem,
     Btt,
@@ -33,6 +34,7 @@ impl Kind {
             Self::NvmeTcp => "nvme-tcp",
             Self::Nbd => "nbd",
             Self::Rbd => "rbd",
+            Self::Object => "object",
             Self::Mem => "mem",
             Self::Pmem => "pmem",
             Self::Btt => "btt",
@@ -43,7 +45,7 @@ impl Kind {
 
     /// Whether the device is at a server, which others may use too.
     pub(in crate::config) const fn is_remote(self) -> bool {
-        matches!(self, Self::NvmeTcp | Self::Nbd | Self::Rbd)
+        matches!(self, Self::NvmeTcp | Self::Nbd | Self::Rbd | Self::Object)
     }
 }
 
@@ -57,7 +59,8 @@ pub(in crate::config) struct RawDevice {
     pub(in crate::config) name: Spanned<String>,
     /// Kind of the device.
     ///
-    /// - Range: `file`, `nvme-tcp`, `nbd`, `rbd`, `mem`, `pmem`, `btt`, `transit`, `emulate`
+    /// - Range: `file`, `nvme-tcp`, `nbd`, `rbd`, `object`, `mem`, `pmem`, `btt`, `transit`,
+    ///   `emulate`
     pub(super) kind: Spanned<Kind>,
     /// The medium.
     ///
@@ -97,9 +100,9 @@ pub(in crate::config) struct RawDevice {
     /// - Default: required
     /// - Range: one device each
     pub(super) image: Option<Spanned<String>>,
-    /// Snapshot of the image; its volumes are read-only.
+    /// Snapshot of the image or volume; its volumes are read-only.
     ///
-    /// - Of: `rbd`
+    /// - Of: `rbd`, `object`
     /// - Type: text
     /// - Default: none
     pub(in crate::config) snapshot: Option<Spanned<String>>,
@@ -114,6 +117,44 @@ pub(in crate::config) struct RawDevice {
     /// - Of: `rbd`
     /// - Default: `"/etc/ceph/ceph.conf"`
     pub(super) conf: Option<Spanned<PathBuf>>,
+    /// Folder of the objects: `s3://`, `gs://`, `az://`, `file://`, or a path.
+    ///
+    /// - Of: `object`
+    /// - Type: text
+    /// - Default: required
+    /// - Range: one device each
+    pub(super) url: Option<Spanned<String>>,
+    /// URL of a server that is not the provider's own.
+    ///
+    /// - Of: `object`
+    /// - Type: text
+    /// - Default: the provider's
+    /// - Range: `https`; `http` on this machine
+    pub(super) endpoint: Option<Spanned<String>>,
+    /// Region of an S3 bucket.
+    ///
+    /// - Of: `object`
+    /// - Type: text
+    /// - Default: `AWS_REGION`, or us-east-1
+    pub(super) region: Option<Spanned<String>>,
+    /// File with the credentials.
+    ///
+    /// - Of: `object`
+    /// - Default: those of the environment
+    /// - Range: mode 0600
+    pub(super) credentials: Option<Spanned<PathBuf>>,
+    /// Accepts an S3 `endpoint` on another machine with plain HTTP.
+    ///
+    /// - Of: `object`
+    /// - Default: `false`
+    pub(super) allow_http: Option<Spanned<bool>>,
+    /// Prices for the estimate in the status.
+    ///
+    /// - Of: `object`
+    /// - Type: text
+    /// - Default: none
+    /// - Range: see below
+    pub(super) prices: Option<Spanned<String>>,
     /// `false` uses the page cache instead of `O_DIRECT`.
     ///
     /// - Of: `file`
@@ -126,10 +167,10 @@ pub(in crate::config) struct RawDevice {
     /// - Default: none
     /// - Range: `path`
     pub(super) identity: Option<Spanned<String>>,
-    /// Size of the device.
+    /// Size of the device. Creates a volume in object storage, or extends it.
     ///
-    /// - Of: `mem`
-    /// - Default: required
+    /// - Of: `mem`, `object`
+    /// - Default: required; that of the volume in object storage
     /// - Range: a multiple of 4K above zero
     pub(super) size: Option<Spanned<Size>>,
     /// Accepts `wb` and `wo` on a cache that ends with the process.

@@ -14,6 +14,7 @@ fn sample(table: &str, kind: &str) -> String {
         ("device", "nvme-tcp") => "uri = \"nvme-tcp://127.0.0.1/nqn.2014-08.org.example:x\"\n",
         ("device", "nbd") => "uri = \"nbd://127.0.0.1/x\"\n",
         ("device", "rbd") => "pool = \"x\"\nimage = \"x\"\n",
+        ("device", "object") => "url = \"/srv/x\"\n",
         ("device", "mem") => "size = \"1M\"\n",
         ("device", "transit" | "emulate") => "on = \"x\"\n",
         ("device", "btt") => "on = \"p\"\n",

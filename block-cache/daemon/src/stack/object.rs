@@ -1,0 +1,205 @@
+//! Volumes in object storage: opening, snapshots and statistics.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::{BlockDevice, BlockDeviceExt as _, Context as _, Error, ErrorKind, Result};
+use forebay_device::rbd::Access;
+use forebay_io::rt;
+use forebay_object::store::Store;
+use forebay_object::stores::credentials::Credentials;
+use forebay_object::stores::{self, Use};
+use forebay_object::{ObjectVolume, Options, Times, list_snapshots};
+use forebay_terminal::size::{human_bytes, human_duration};
+
+use super::Stack;
+use crate::config::device::{Consumption, ObjectSettings, Prices};
+use crate::status::ObjectStatus;
+
+/// Name of a volume's first object.
+const SUPERBLOCK: &str = "volume";
+/// Time without an answer until a look fails.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// A volume in object storage that is open.
+#[derive(Clone)]
+pub(super) struct OpenObjects {
+    pub(super) volume: Rc<ObjectVolume>,
+    store: Rc<dyn Store>,
+    prices: Option<Prices>,
+    opened_at: Duration,
+}
+
+/// Opens the volume. Returns `None` for a look at one that a start creates.
+///
+/// # Errors
+/// The error of the file with credentials, of the store or of the volume.
+pub(super) async fn open(settings: &ObjectSettings, access: Access) -> Result<Option<OpenObjects>> {
+    let bucket = settings.address.bucket();
+    let credentials = match (&settings.credentials, bucket) {
+        (Some(path), Some(bucket)) => {
+            let text = crate::secrets::read_private(path, "the credentials")?;
+            let parsed = Credentials::parse(bucket.provider, &text);
+            Some(parsed.context(|| format!("the credentials in {}", path.display()))?)
+        }
+        _ => None,
+    };
+    let is_look = access == Access::Look;
+    let is_read = is_look || settings.snapshot.is_some();
+    let (purpose, access) = match is_read {
+        true => (Use::Read, forebay_object::Access::Look),
+        false => (Use::Write, forebay_object::Access::Serve),
+    };
+    let store = stores::open(&settings.address, credentials.as_ref(), purpose).await?;
+    let patience = match is_look {
+        true => LOOK,
+        false => Times::default().patience,
+    };
+    let options = Options {
+        size_bytes: settings.size_bytes,
+        snapshot: settings.snapshot.clone(),
+        times: Times {
+            patience,
+            ..Times::default()
+        },
+        ..Options::new(access)
+    };
+    let is_new = match (is_read, settings.size_bytes) {
+        (false, Some(_)) => is_missing(&*store).await,
+        _ => false,
+    };
+    match ObjectVolume::open(Rc::clone(&store), options).await {
+        Err(error)
+            if error.kind() == ErrorKind::NotFound
+                && is_read
+                && settings.snapshot.is_none()
+                && settings.size_bytes.is_some() =>
+        {
+            Ok(None)
+        }
+        opened => {
+            let volume = opened?;
+            if is_new {
+                let info = volume.info();
+                let size = human_bytes(info.size_bytes);
+                tracing::info!("{}: a volume of {size} is created", info.name);
+            }
+            Ok(Some(OpenObjects {
+                volume,
+                store,
+                prices: settings.prices,
+                opened_at: rt::now(),
+            }))
+        }
+    }
+}
+
+/// Returns whether the store has no volume. The opening reports errors.
+async fn is_missing(store: &dyn Store) -> bool {
+    let found = store.read(SUPERBLOCK, 0..1).await;
+    found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+impl OpenObjects {
+    /// Returns statistics of the device `name`, which it is.
+    pub(super) fn status(&self, name: &str) -> ObjectStatus {
+        let usage = self.volume.usage();
+        let seconds = (rt::now() - self.opened_at).as_secs();
+        let consumption = Consumption {
+            puts: usage.creations + usage.lists,
+            gets: usage.reads,
+            stored_bytes: usage.stored_bytes,
+            downloaded_bytes: usage.downloaded_bytes,
+            seconds,
+        };
+        ObjectStatus {
+            name: name.to_owned(),
+            creations: usage.creations,
+            reads: usage.reads,
+            lists: usage.lists,
+            deletions: usage.deletions,
+            failures: usage.failures,
+            uploaded_bytes: usage.uploaded_bytes,
+            downloaded_bytes: usage.downloaded_bytes,
+            live_bytes: usage.live_bytes,
+            stored_bytes: usage.stored_bytes,
+            mapped_bytes: usage.mapped_bytes,
+            objects: usage.objects,
+            has_prices: self.prices.is_some(),
+            monthly_cents: (self.prices).map_or(0, |prices| prices.monthly_cents(&consumption)),
+        }
+    }
+}
+
+impl Stack {
+    /// Returns the volume in object storage under a volume, and the device over it.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `Unsupported` for one on another kind of device.
+    fn objects_of(&self, name: &str) -> Result<(OpenObjects, Rc<dyn BlockDevice>)> {
+        let served = self.served(name)?;
+        let devices = self.devices.borrow();
+        let mut devices = devices
+            .iter()
+            .filter(|watched| watched.name == served.backing);
+        let found = devices
+            .find_map(|watched| Some((watched.objects.clone()?, Rc::clone(&watched.device))));
+        found.ok_or_else(|| {
+            let what = format!(
+                "volume {name:?} is not in object storage: Forebay makes no snapshots of device \
+                 {:?}\nhelp: make them with the tools of that device, after `forebay flush {name}`",
+                served.backing
+            );
+            Error::new(ErrorKind::Unsupported, what)
+        })
+    }
+
+    /// Writes the dirty data of a volume back, and makes a snapshot of its backing device, which is
+    /// in object storage. Returns a description of the result.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `Unsupported` for one on another kind of device, `Busy` if
+    /// there is a snapshot of this name. An error of the cache or the store.
+    pub async fn snapshot(&self, volume: &str, name: &str) -> Result<String> {
+        let (objects, device) = self.objects_of(volume)?;
+        self.write_back(Some(volume)).await?;
+        // Layers over it, such as a transit cache, have data too.
+        device.flush().await?;
+        objects.volume.snapshot(name).await?;
+        Ok(format!("volume {volume:?} has the snapshot {name}"))
+    }
+
+    /// Deletes a snapshot of a volume in object storage. Returns a description of the result.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume or snapshot, `Unsupported` for a volume on another kind of
+    /// device. An error of the store.
+    pub async fn delete_snapshot(&self, volume: &str, name: &str) -> Result<String> {
+        let (objects, _) = self.objects_of(volume)?;
+        objects.volume.delete_snapshot(name).await?;
+        Ok(format!("volume {volume:?} has the snapshot {name} no more"))
+    }
+
+    /// Lists the snapshots of a volume in object storage, one a line.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `Unsupported` for one on another kind of device. An error
+    /// of the store.
+    pub async fn snapshots(&self, volume: &str) -> Result<String> {
+        let (objects, _) = self.objects_of(volume)?;
+        let snapshots = list_snapshots(&*objects.store).await?;
+        let now = forebay_io::system::wall_clock();
+        let lines: Vec<_> = snapshots
+            .iter()
+            .map(|snapshot| {
+                let age = now.saturating_sub(snapshot.time);
+                let (name, size) = (&snapshot.name, human_bytes(snapshot.size_bytes));
+                format!("{name}: {size}, made {} ago", human_duration(age))
+            })
+            .collect();
+        Ok(match lines.is_empty() {
+            true => format!("volume {volume:?} has no snapshots"),
+            false => lines.join("\n"),
+        })
+    }
+}
