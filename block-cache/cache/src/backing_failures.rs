@@ -77,9 +77,11 @@ impl BackingFailures {
         let shows = !volume.backing.shows_what_it_has()
             && !volume.may_show_lost()
             && self.committer.is_alive();
-        if (volume.backing.owes_note() || shows) && self.note(volume, shows).await.is_ok() && shows
-        {
-            volume.set_may_show_lost(true);
+        if volume.backing.owes_note() || shows {
+            let noted = self.note(volume, shows).await;
+            if shows && noted.is_ok() {
+                volume.set_may_show_lost(true);
+            }
         }
     }
 
