@@ -59,7 +59,7 @@ impl BackingFailures {
                 self.note_failure(volume).await;
                 return Err(error);
             }
-            if volume.backing.owes_note() {
+            if volume.backing.owes_note() && self.committer.is_alive() {
                 // The peer was away. If this fails, the next start reports a loss that is none.
                 let _ = self.note(volume, false).await;
             }

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf};
 use forebay_metadata::record::BlockRecord;
 use forebay_metadata::superblock::Superblock;
 
@@ -18,17 +18,15 @@ use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 
 /// Writes the dirty data of these entries of a poisoned journal once more. Leaves data that cannot
-/// be read.
-///
-/// # Errors
-/// That of a write.
+/// be read or written: it was reported. Leaves data at a hole, which is evidence of a truncation.
 pub(super) async fn rewrite(
     data: &dyn BlockDevice,
     superblock: &Superblock,
     entries: &[(u64, BlockRecord)],
-) -> Result<()> {
-    if planted(Fault::TrustShown) {
-        return Ok(());
+) {
+    // A device without a volatile cache has the data that it shows.
+    if !data.info().volatile_cache || planted(Fault::TrustShown) {
+        return;
     }
     let geometry = Geometry::of(superblock);
     // An overwritten slot has several entries.
@@ -41,10 +39,21 @@ pub(super) async fn rewrite(
         for run in geometry.runs(class, granules, whole.clone()) {
             let buf = Buf::zeroed((run.end - run.start) as usize);
             let offset = geometry.data_offset(place, run.start);
-            if data.read(offset, buf.clone()).await.is_ok() {
-                data.write(offset, buf).await?;
+            let holes = data.holes(offset..offset + buf.len() as u64);
+            if holes.is_some_and(|holes| !holes.is_empty()) {
+                continue;
+            }
+            let rewritten = match data.read(offset, buf.clone()).await {
+                Ok(()) => data.write(offset, buf).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = rewritten {
+                tracing::warn!(
+                    offset,
+                    error = %error.report(),
+                    "a slot that was reported as lost cannot be rewritten"
+                );
             }
         }
     }
-    Ok(())
 }

@@ -59,8 +59,8 @@ pub(crate) struct RecoveredMap {
     pub(crate) report: RecoveryReport,
 }
 
-/// Reads the map. Writes padding where a crash tore the log, and slots that a failed flush left in
-/// doubt. Of a bit-tree, writes its epoch and the units that were read.
+/// Reads the map. Writes padding where a crash tore the log, and slots that the journal names after
+/// a failed flush. Of a bit-tree, writes its epoch and the units that were read.
 pub(crate) async fn recover(
     devices: &Devices,
     superblock: &mut Superblock,
@@ -139,7 +139,7 @@ pub(crate) async fn recover(
         sink.receive(&report).await?;
     }
     if let Some(journal) = journal.filter(|found| found.poisoned) {
-        in_doubt::rewrite(devices.data.as_ref(), superblock, &journal.entries).await?;
+        in_doubt::rewrite(devices.data.as_ref(), superblock, &journal.entries).await;
     }
     rewrite_last_batch(
         metadata.as_ref(),

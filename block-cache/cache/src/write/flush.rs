@@ -12,7 +12,7 @@ use crate::volume::AttachedVolume;
 /// have changed since the writes. Each step does nothing where nothing was written.
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> Result<()> {
     volume.backing.check()?;
-    if volume.backing.owes_clients() {
+    if volume.backing.owes_clients() || volume.backing.owes_note() {
         engine.failures.flush_backing(volume).await?;
     }
     engine.committer.commit().await

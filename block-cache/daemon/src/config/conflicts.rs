@@ -1,7 +1,7 @@
 //! Conflicts between exports: addresses, subsystems and TLS.
 
 use super::problem::Problems;
-use super::{Config, Listen, Nbd, NvmeTcp, Protocol};
+use super::{Config, DeviceKind, Listen, Nbd, NvmeTcp, Protocol};
 
 /// Whether the kernel chooses the port.
 fn any_port(listen: &Listen) -> bool {
@@ -31,6 +31,33 @@ impl Config {
                 );
             }
             seen.push((target, export.line));
+        }
+    }
+
+    /// Checks that no client that outlives the daemon is on object storage. Unflushed writes end
+    /// with the daemon there, and a flush of such a client would succeed at the next one.
+    pub(super) fn check_survivors(&self, problems: &mut Problems<'_>) {
+        for export in &self.exports {
+            let what = match &export.protocol {
+                Protocol::VhostUserBlk(_) => "a virtual machine's disk",
+                Protocol::Ublk(_) => "a block device",
+                Protocol::Nbd(_) | Protocol::Fuse(_) | Protocol::NvmeTcp(_) => continue,
+            };
+            let mut volumes = self.volumes.iter();
+            let volume = volumes.find(|volume| volume.name == export.volume);
+            let Some(volume) = volume else { continue };
+            let stack = self.stack(&volume.backing);
+            let is_object = |kind: &DeviceKind| matches!(kind, DeviceKind::Object(_));
+            if !volume.read_only && stack.iter().any(|device| is_object(&device.kind)) {
+                problems.add_at(
+                    export.line,
+                    format!(
+                        "{what} outlives the daemon, and unflushed writes of {:?} do not",
+                        volume.name
+                    ),
+                    "a volume in object storage is exported by `nbd`, `nvme-tcp` or `fuse`",
+                );
+            }
         }
     }
 

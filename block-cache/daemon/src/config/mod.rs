@@ -139,6 +139,7 @@ impl Config {
         config.check_tls(&mut problems);
         config.check_paths(&file, &mut problems);
         if !problems.any() {
+            config.check_survivors(&mut problems);
             config.check_memory(&file, &mut problems);
         }
         if problems.any() {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Request, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
-use forebay_wire::nbd::errno::{EINVAL, EOVERFLOW};
+use forebay_wire::nbd::errno::{EINVAL, EOVERFLOW, ESHUTDOWN};
 use forebay_wire::nbd::extended::{EXTENDED_REQUEST_BYTES, ExtendedRequest};
 use forebay_wire::nbd::transmission::{self as wire, command, flag};
 use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, errno};
@@ -98,6 +98,9 @@ pub(super) struct Connection<C> {
     extensions: Extensions,
     budget: Semaphore,
     in_flight: Cell<u64>,
+    /// Whether the client has left without a word. A long request of it ends after its piece: the
+    /// next client may write to the rest.
+    gone: Cell<bool>,
     idle: WaitList,
     outbox: Outbox,
     parts: RefCell<Vec<Buf>>,
@@ -116,12 +119,14 @@ pub(super) async fn transmit<C: Channel>(
         extensions,
         budget: Semaphore::new(BUDGET_BYTES),
         in_flight: Cell::new(0),
+        gone: Cell::new(false),
         idle: WaitList::new(),
         outbox: Outbox::new(),
         parts: RefCell::default(),
     });
     let ended = connection.read_requests(&mut receiver).await;
     if ended.is_err() {
+        connection.gone.set(true);
         connection.channel.shutdown();
     }
     connection
@@ -136,7 +141,7 @@ impl<C: Channel> Connection<C> {
         let mut started = 0u32;
         while let Some(request) = self.next_request(receiver).await? {
             if request.command == command::DISC {
-                break;
+                return Ok(());
             }
             if request.payload_bytes > MAX_PAYLOAD_BYTES.into() {
                 return Err(Error::new(
@@ -163,6 +168,7 @@ impl<C: Channel> Connection<C> {
                 rt::yield_now().await;
             }
         }
+        self.gone.set(true);
         Ok(())
     }
 
@@ -223,12 +229,21 @@ impl<C: Channel> Connection<C> {
         Ok(answer)
     }
 
+    /// Returns an error if the client has left without a word.
+    const fn check_client(&self) -> Result<(), u32> {
+        match self.gone.get() {
+            true => Err(ESHUTDOWN),
+            false => Ok(()),
+        }
+    }
+
     /// Discards a range or makes it read as zeroes, one piece after the other.
     async fn free(&self, request: &Incoming, fua: bool) -> Result<(), u32> {
         let error_number = |error: Error| errno(error.kind(), true);
         let Range { start, end } = self.range(request.offset, request.length, true)?;
         let mut at = start;
         while at < end {
+            self.check_client()?;
             let len = (end - at).min(PIECE_BYTES);
             let piece = match request.command {
                 command::TRIM => Request::discard(at, len),
@@ -289,6 +304,7 @@ impl<C: Channel> Connection<C> {
         let piece = Buf::scratch(CACHE_BYTES as usize);
         let mut at = start;
         while at < end {
+            self.check_client()?;
             let this = (end - at).min(u64::from(CACHE_BYTES));
             let into = piece.slice(0..usize::try_from(this).unwrap_or(piece.len()));
             self.device.read(at, into).await.map_err(error_number)?;

@@ -55,6 +55,16 @@ fn a_folder_of_objects_backs_a_volume_and_no_cache() {
         ),
         ("data = \"ssd\"", "data = \"far\"", "another machine's"),
         ("]\ncache", other, "are both s3://bucket/db"),
+        (
+            "nbd = \"127.0.0.1:10809\"",
+            "ublk = 3",
+            "outlives the daemon",
+        ),
+        (
+            "nbd = \"127.0.0.1:10809\"",
+            "vhost-user-blk = \"vm.sock\"",
+            "outlives the daemon",
+        ),
     ] {
         let report = parse(&TEXT.replacen(from, to, 1)).expect_err(to).report();
         assert!(report.contains(said), "{to}: {report}");

@@ -20,6 +20,9 @@ type Changes = Rc<RefCell<Vec<(Op, u64, u64)>>>;
 /// A device of 8 TiB that records changes. It reads as sevens, and says that it is a hole.
 struct Recorder(Changes);
 
+/// Time of a write of zeroes.
+const ZEROES: Duration = Duration::from_millis(1);
+
 impl BlockDevice for Recorder {
     fn info(&self) -> DeviceInfo {
         DeviceInfo::new("recorder", 8 * TIB)
@@ -30,7 +33,13 @@ impl BlockDevice for Recorder {
             (Op::Read, Some(buf)) => buf.fill(7),
             (op, _) => self.0.borrow_mut().push((op, request.offset, request.len)),
         }
-        done.complete(Ok(()));
+        if !matches!(request.op, Op::WriteZeroes { .. }) {
+            return done.complete(Ok(()));
+        }
+        rt::spawn(async move {
+            rt::sleep(ZEROES).await;
+            done.complete(Ok(()));
+        });
     }
 
     fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
@@ -231,6 +240,28 @@ fn wrong_requests_are_answered_and_the_stream_stays_in_step() {
             .say(&request(command::WRITE, with_data, 0, 1 << 32).encode())
             .await;
         assert!(closes(client.0, HANDSHAKE_TIMEOUT).await);
+    });
+}
+
+#[test]
+fn a_long_request_ends_with_its_client() {
+    with_client(|client, changes| async move {
+        client.option(option::EXTENDED_HEADERS, &[]).await;
+        let go = InfoRequest {
+            name: "v".to_owned(),
+            wanted: vec![],
+        };
+        client.option(option::GO, &go.encode()).await;
+        // More than 4,000 pieces.
+        let zeroes = request(command::WRITE_ZEROES, 0, 0, 4 * TIB + 4096);
+        client.say(&zeroes.encode()).await;
+        rt::sleep(20 * ZEROES).await;
+        drop(client);
+        rt::sleep(100 * ZEROES).await;
+        let so_far = changes.borrow().len();
+        assert!((1..1000).contains(&so_far), "{so_far}");
+        rt::sleep(1000 * ZEROES).await;
+        assert_eq!(changes.borrow().len(), so_far);
     });
 }
 
