@@ -68,7 +68,7 @@ pub(crate) enum Bench {
         #[command(flatten)]
         replay: replay::Arguments,
     },
-    /// Volumes on remote stores, with and without a cache, beside a volume on a file
+    /// Volumes on remote stores, with and without a cache, and on a file
     Remote(Options),
     /// Cost of a recording to the recorded clients, over NBD
     Record(Options),

@@ -1,5 +1,5 @@
-//! `cargo xtask bench remote`: volumes on remote stores, with and without a cache, beside a volume
-//! on a file.
+//! `cargo xtask bench remote`: volumes on remote stores, with and without a cache, compared with a
+//! volume on a file.
 //!
 //! - *NBD*: `nbdkit memory`, which delays each request by a millisecond (`--filter=delay`). The
 //!   delay is emulated.
@@ -10,7 +10,7 @@
 //! - *Zipf*: Zipf-distributed (0.99) over the whole volume. The cache has a tenth of it. A volume
 //!   without a cache has the same load.
 //! - *hits*: a part that the cache has. Reads are hits, and writes stay below the dirty limit.
-//!   Beside it stands a volume whose backing device is a file in memory.
+//!   They are compared with a volume whose backing device is a file in memory.
 //! - *copy*: `nbdcopy` reads everything once, from the server and from a volume without a cache.
 //!
 //! Servers are pinned to one processor and clients to another. A ratio is of one round, and a claim
@@ -128,7 +128,7 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
     })
 }
 
-/// Measures the loads of one round on the volumes of a store, and hits beside those of a file.
+/// Measures the loads of one round on the volumes of a store, and hits on a file.
 fn measure_round(
     rows: &mut Vec<Row>,
     site: &Site,

@@ -1,4 +1,4 @@
-//! The URL of a folder in an object store, and the settings beside it.
+//! The URL of a folder in an object store, and the settings that go with it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -60,7 +60,7 @@ pub struct Bucket {
     pub region: Option<String>,
 }
 
-/// Settings beside a URL.
+/// Settings that go with a URL.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings<'a> {
     /// URL of the server.

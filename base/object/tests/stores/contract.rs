@@ -84,8 +84,8 @@ async fn lists_are_sorted_and_whole(store: &dyn Store) {
         expected.extend(names.into_iter().map(|(name, number)| (name, number % 7)));
     }
     expected.sort();
-    let beside = store.create("mapped", data(0, 1)).await;
-    assert_eq!(beside.expect("created"), Creation::Created);
+    let mapped = store.create("mapped", data(0, 1)).await;
+    assert_eq!(mapped.expect("created"), Creation::Created);
     let listed = store.list("map/").await.expect("listed");
     let listed: Vec<_> = listed.into_iter().map(|it| (it.name, it.bytes)).collect();
     assert!(listed == expected, "{} objects", listed.len());

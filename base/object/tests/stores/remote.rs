@@ -53,7 +53,7 @@ fn a_server_that_refuses_is_named_with_the_remedy_and_without_secrets() {
     };
     let endpoint = server.endpoint();
     run(async move {
-        let wrong = format!("aws_access_key_id = nobody-here\naws_secret_access_key = {SECRET}");
+        let wrong = format!("aws_access_key_id = unknown-user\naws_secret_access_key = {SECRET}");
         let cases = [
             (
                 "s3://bucket/db",
