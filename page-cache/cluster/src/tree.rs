@@ -40,6 +40,8 @@ pub struct Tree {
     mapped: Mapped,
     state: Mutex<State>,
     uncached: Uncached,
+    /// Whether the system allows io_uring, once that is known.
+    has_ring: OnceLock<bool>,
     /// Whether io_uring reads its files directly, once that is known.
     submits: OnceLock<bool>,
     /// Whether the owner reports refused pages itself.
@@ -86,6 +88,7 @@ impl Tree {
             mapped: Mapped::load(pool, root)?,
             state: Mutex::default(),
             uncached: Uncached::default(),
+            has_ring: OnceLock::new(),
             submits: OnceLock::new(),
             quiet: false,
             changing: Mutex::default(),

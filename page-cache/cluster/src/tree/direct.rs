@@ -61,10 +61,8 @@ impl Tree {
             let reads = DirectReads::new(READS_MAX, bytes_max, &interrupt)?;
             Ok(reads.map(|reads| (reads, interrupt)))
         });
-        if !matches!(reads, Ok(Some(_))) {
-            // No file is opened for them.
-            let _ = self.submits.set(false);
-        }
+        // One thread of the node creates direct reads, once.
+        let _ = self.has_ring.set(matches!(reads, Ok(Some(_))));
         match reads {
             Ok(Some((reads, interrupt))) => {
                 let reads = TreeReads { tree: self, reads };
@@ -81,13 +79,15 @@ impl Tree {
         }
     }
 
-    /// Opens a file for direct reads, after threads have read it.
+    /// Opens a file for direct reads, after threads have read it. Opens none before the node has
+    /// created direct reads.
     pub(super) fn prepare_direct(&self, inode: u64) {
         let Ok(file) = self.file(inode) else {
             return;
         };
         let reads = file.reads.fetch_add(1, Ordering::Relaxed) + 1;
-        if reads < OPEN_AFTER || self.submits.get() == Some(&false) {
+        let may_open = self.has_ring.get() == Some(&true) && self.submits.get() != Some(&false);
+        if reads < OPEN_AFTER || !may_open {
             return;
         }
         file.direct.get_or_init(|| {

@@ -1,6 +1,11 @@
 //! Reads of pages that are in no memory.
 
+use forebay_pagecache::message::PageId;
+use forebay_pagecache::store::Store as _;
+
 use super::*;
+use crate::pool::Pool;
+use crate::tree::Tree;
 
 /// More than the nodes have frames.
 const PAGES: u64 = 600;
@@ -98,4 +103,30 @@ fn threads_read_where_io_uring_is_forbidden() {
         forbidden.join().expect("no panic");
     });
     std::fs::remove_dir_all(&bed.source).expect("removed");
+}
+
+#[test]
+fn no_file_is_opened_for_direct_reads_before_there_are_any() {
+    let bed = Bed::new("cold-first");
+    std::fs::write(bed.source.join("data"), [1; PAGE_BYTES]).expect("written");
+    let pool = Pool::new(&bed.pool).expect("a short path");
+    let tree = Tree::new(&bed.source, &pool).expect("a directory");
+    let inode = tree.open("data".as_ref(), false).expect("there");
+    let read = || {
+        let mut page = [0; PAGE_BYTES];
+        for _ in 0..4 {
+            let first = PageId { inode, index: 0 };
+            tree.read_pages(first, &mut page).expect("it is read");
+        }
+        assert_eq!(page, [1; PAGE_BYTES]);
+        tree.opened_direct(inode).is_some()
+    };
+    assert!(!read() && !tree.submits());
+    let reads = tree.reads();
+    if !read() {
+        assert!(!tree.submits());
+        eprintln!("SKIPPED: the source or the kernel has no direct reads by io_uring");
+    }
+    drop(reads);
+    drop(tree);
 }
