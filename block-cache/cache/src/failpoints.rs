@@ -19,6 +19,8 @@ pub enum Fault {
     RetryFailedFlush,
     /// Rule 9: trusts the data that slots show after an earlier process failed to flush them.
     TrustShown,
+    /// Rule 9: as [`Fault::TrustShown`], for slots that a partial journal does not name.
+    TrustUnnamed,
     /// Checksums: does not verify reads on the hit path.
     SkipVerify,
     /// Checksums: publishes a checksum before its data is written, without a mark.

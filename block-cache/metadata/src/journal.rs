@@ -47,6 +47,8 @@ const ENTRIES: usize = 4096;
 const ACKNOWLEDGED: u64 = 1;
 /// *Poisoned*: no entry is of an acknowledged write.
 const IN_FLIGHT: u64 = 2;
+/// *Poisoned*, by a flush of an earlier process's data. No entry names overwrites in place.
+const REMAINS: u64 = 3;
 
 /// Returns whether the first eight bytes of a file are those of a journal, of this version or an
 /// earlier one.
@@ -79,6 +81,9 @@ pub struct Recovered {
     /// Nothing of that was acknowledged: the entries say where a process was writing that
     /// acknowledges what is durable.
     pub in_flight: bool,
+    /// Whether the failed flush may have covered overwrites in place that no entry names. The
+    /// journal had no room for them, or their process had ended.
+    pub is_partial: bool,
     /// Number of entries that do not verify, plus one for each word of the header that does not.
     /// Their content is lost.
     pub damaged: u64,
@@ -144,7 +149,7 @@ impl Words {
         let head_is_sound = head_next == head || head_next == head.wrapping_add(1);
         let tail_is_sound = (tail..=head_next).contains(&tail_next);
         // Poisoned counts as soon as one of the two says so.
-        let poison_is_sound = [0, IN_FLIGHT, ACKNOWLEDGED].contains(&poison_next)
+        let poison_is_sound = [0, IN_FLIGHT, ACKNOWLEDGED, REMAINS].contains(&poison_next)
             && (poison == poison_next || poison == 0);
         let sound = [head_is_sound, tail_is_sound, poison_is_sound];
         let damaged = sound.iter().filter(|sound| !**sound).count() as u64;
@@ -251,6 +256,7 @@ impl Journal {
             entries: Vec::new(),
             poisoned: poison != 0,
             in_flight: poison == IN_FLIGHT,
+            is_partial: poison == REMAINS || (poison != 0 && head - tail == capacity),
             damaged: u64::from(tie.is_damaged) + u64::from(capacity_damaged) + damaged,
             cut_from_bytes: (present < capacity)
                 .then(|| ENTRIES as u64 + capacity * RECORD_BYTES as u64),
@@ -338,7 +344,7 @@ impl Journal {
     /// recovers that journal must report the entries as lost.
     pub fn poison_remains(buf: &Buf, uuid: &[u8; 16], boot_id: &[u8; 16]) {
         if Self::recover(buf, uuid, boot_id).is_some_and(|found| !found.poisoned) {
-            store_word(buf, AT_POISON, ACKNOWLEDGED);
+            store_word(buf, AT_POISON, REMAINS);
         }
     }
 

@@ -7,32 +7,50 @@
 //! So each such slot is written once more, with the data that it shows. The next flush of the
 //! device covers it, before the journal that names the slot is dropped. A crash before that leaves
 //! the journal or, by power loss, the earlier data, which is dirty and was reported.
+//!
+//! A partial journal does not name every overwrite in place. Then all dirty data is written once
+//! more.
 
 use std::collections::BTreeMap;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf};
-use forebay_metadata::record::BlockRecord;
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::journal::Recovered;
 
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
+use crate::map::{LIVE, Map};
 
-/// Writes the dirty data of these entries of a poisoned journal once more. Leaves data that cannot
-/// be read or written: it was reported. Leaves data at a hole, which is evidence of a truncation.
+/// Writes the dirty data that a poisoned journal leaves in doubt once more. If the journal is
+/// partial, that is all dirty data of the map. Leaves data that cannot be read or written: it was
+/// reported. Leaves data at a hole, which is evidence of a truncation.
 pub(super) async fn rewrite(
     data: &dyn BlockDevice,
-    superblock: &Superblock,
-    entries: &[(u64, BlockRecord)],
+    geometry: &Geometry,
+    journal: &Recovered,
+    map: &Map,
 ) {
     // A device without a volatile cache has the data that it shows.
     if !data.info().volatile_cache || planted(Fault::TrustShown) {
         return;
     }
-    let geometry = Geometry::of(superblock);
     // An overwritten slot has several entries.
     let mut dirty: BTreeMap<(u32, u8), u64> = BTreeMap::new();
-    for (_, record) in entries {
+    for (_, record) in &journal.entries {
         *dirty.entry((record.slot, record.class)).or_default() |= record.dirty;
+    }
+    if journal.is_partial && !planted(Fault::TrustUnnamed) {
+        if !journal.in_flight && map.dirty_blocks() > 0 {
+            tracing::error!(
+                dirty_blocks = map.dirty_blocks(),
+                "a failed flush covered blocks that the process journal does not name: the last \
+                 overwrites of dirty blocks MAY BE LOST"
+            );
+        }
+        let live = (0..map.numbers()).filter(|slot| map.has(*slot, LIVE));
+        for slot in live {
+            let entry = map.slot(slot);
+            *dirty.entry((map.place(slot), entry.class)).or_default() |= entry.dirty;
+        }
     }
     for ((place, class), granules) in dirty {
         let whole = 0..u32::try_from(geometry.block_bytes(class)).expect("at most 1 MiB");

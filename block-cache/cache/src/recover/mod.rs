@@ -138,9 +138,6 @@ pub(crate) async fn recover(
     if let Some(sink) = &options.report_sink {
         sink.receive(&report).await?;
     }
-    if let Some(journal) = journal.filter(|found| found.poisoned) {
-        in_doubt::rewrite(devices.data.as_ref(), superblock, &journal.entries).await;
-    }
     rewrite_last_batch(
         metadata.as_ref(),
         superblock.log,
@@ -156,7 +153,12 @@ pub(crate) async fn recover(
     }
     let (tracking, tree) = Tracking::open(&metadata, superblock).await?;
     report.lost_tree_units = tree.lost_units;
-    Ok(rebuild.finish(superblock, &replayed, tracking, report))
+    let recovered = rebuild.finish(superblock, &replayed, tracking, report);
+    if let Some(journal) = journal.filter(|found| found.poisoned) {
+        let geometry = Geometry::of(superblock);
+        in_doubt::rewrite(devices.data.as_ref(), &geometry, journal, &recovered.map).await;
+    }
+    Ok(recovered)
 }
 
 /// Records in the process journal that a flush of the data device failed before the log was

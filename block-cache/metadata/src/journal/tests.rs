@@ -218,9 +218,20 @@ fn damage_and_failed_flushes_are_reported() {
     // A second call does not make the recorded result worse.
     journal.poison(true);
     Journal::poison_remains(&memory, &uuid, &boot);
-    assert!(
-        Journal::recover(&memory, &uuid, &boot)
-            .expect("ours")
-            .in_flight
-    );
+    let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
+    assert!(found.in_flight && !found.is_partial);
+    let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");
+    journal.append(77, record(1));
+    Journal::poison_remains(&memory, &uuid, &boot);
+    let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
+    assert!(found.poisoned && !found.in_flight && found.is_partial);
+    assert_eq!((found.entries.len(), found.damaged), (1, 0));
+    let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");
+    while journal.room() > 0 {
+        journal.append(77, record(1));
+    }
+    let is_partial = || Journal::recover(&memory, &uuid, &boot).is_some_and(|it| it.is_partial);
+    assert!(!is_partial());
+    journal.poison(false);
+    assert!(is_partial());
 }
