@@ -38,6 +38,9 @@ pub struct DeviceInfo {
     /// Whether acknowledged writes may be in a volatile cache, so that only a flush or FUA makes
     /// them durable.
     pub volatile_cache: bool,
+    /// Whether acknowledged changes are in the memory of this process until a flush. The end of the
+    /// process loses them.
+    pub buffers_in_process: bool,
     /// Whether the device supports FUA for a single write. If not, callers flush after the write.
     pub fua: bool,
     /// Whether the medium is reached by loads and stores.
@@ -64,6 +67,7 @@ impl DeviceInfo {
             physical_block_bytes: 512,
             atomic_write_bytes: 512,
             volatile_cache: true,
+            buffers_in_process: false,
             fua: true,
             byte_addressable: false,
             persistence: Persistence::Media,

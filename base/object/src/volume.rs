@@ -79,6 +79,7 @@ impl ObjectVolume {
             .map_or(0, |it| u64::from_le_bytes(*it));
         let info = DeviceInfo {
             physical_block_bytes: PHYSICAL_BYTES,
+            buffers_in_process: core.writer.is_some(),
             atomic_write_bytes: u32::try_from(ATOMIC_SECTORS * SECTOR_BYTES).expect("small"),
             identity: Identity::of(medium.max(1)),
             ..DeviceInfo::new(name, core.log.borrow().chain.size_bytes)

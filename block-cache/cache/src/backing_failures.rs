@@ -10,6 +10,7 @@ use std::rc::Rc;
 use forebay_block::{Error, Result};
 use forebay_metadata::order::{Part, Site};
 use forebay_metadata::superblock::VolumeEntry;
+use futures_util::FutureExt as _;
 
 use crate::commit::Committer;
 use crate::failpoints::{Fault, planted};
@@ -59,10 +60,9 @@ impl BackingFailures {
                 self.note_failure(volume).await;
                 return Err(error);
             }
-            if volume.backing.owes_note() && self.committer.is_alive() {
-                // The peer was away. If this fails, the next start reports a loss that is none.
-                let _ = self.note(volume, false).await;
-            }
+            // The peer was away, or this process held changes. If the note cannot be taken back,
+            // the next start reports a loss that is none.
+            self.renew_note(volume).await;
             if !volume.backing.unflushed() {
                 self.committer.release_deferred(volume.id);
             }
@@ -85,9 +85,47 @@ impl BackingFailures {
         }
     }
 
+    /// Has the superblock note the unflushed changes of clients, if the volume's device has them in
+    /// the memory of this process alone.
+    pub(crate) fn note_changes(self: &Rc<Self>, volume: &Rc<AttachedVolume>) {
+        if !volume.backing.buffers_in_process() {
+            return;
+        }
+        let (failures, of) = (Rc::downgrade(self), Rc::downgrade(volume));
+        let note = move || {
+            let (failures, of) = (failures.upgrade(), of.upgrade());
+            async move {
+                if let (Some(failures), Some(volume), false) =
+                    (failures, of, planted(Fault::ForgetBuffered))
+                {
+                    failures.renew_note(&volume).await;
+                }
+            }
+            .boxed_local()
+        };
+        volume.backing.note_unflushed_by(Box::new(note));
+    }
+
+    /// Writes the superblock's note of a volume, unless it is up to date durably. A cache that has
+    /// failed cannot.
+    async fn renew_note(&self, volume: &AttachedVolume) {
+        volume.noting.acquire(1).await;
+        if volume.backing.owes_note() && self.committer.is_alive() {
+            let _ = self.write_note(volume, false).await;
+        }
+        volume.noting.release(1);
+    }
+
     /// Writes to the superblock whether clients' writes may be lost. With `shows`, the device may
     /// show data that it has lost.
     async fn note(&self, volume: &AttachedVolume, shows: bool) -> Result<()> {
+        volume.noting.acquire(1).await;
+        let written = self.write_note(volume, shows).await;
+        volume.noting.release(1);
+        written
+    }
+
+    async fn write_note(&self, volume: &AttachedVolume, shows: bool) -> Result<()> {
         self.change_entry(volume.id, |entry| {
             let (former, doubt) = volume.backing.note();
             // Only an own note is taken back.
@@ -180,12 +218,15 @@ impl BackingFailures {
                 return Err(Error::context(error, format!("volume {name:?}: {what}")));
             }
         }
+        let cause = match backing.buffers_in_process() {
+            true => "AN EARLIER PROCESS ENDED BEFORE A FLUSH of its backing device",
+            false => "A FLUSH OF ITS BACKING DEVICE FAILED before this start",
+        };
         for former in &lost {
             tracing::error!(
                 volume = name,
                 former,
-                "A FLUSH OF ITS BACKING DEVICE FAILED before this start: UNFLUSHED WRITES that are \
-                 not dirty in the cache MAY BE LOST"
+                "{cause}: UNFLUSHED WRITES that are not dirty in the cache MAY BE LOST"
             );
         }
         if failed {

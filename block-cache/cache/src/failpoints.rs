@@ -17,6 +17,8 @@ pub enum Fault {
     ClaimBehindFailure,
     /// Rule 9: retries a failed flush of a backing device and trusts its success.
     RetryFailedFlush,
+    /// Rule 9: does not note unflushed changes that only this process has.
+    ForgetBuffered,
     /// Rule 9: trusts the data that slots show after an earlier process failed to flush them.
     TrustShown,
     /// Rule 9: as [`Fault::TrustShown`], for slots that a partial journal does not name.

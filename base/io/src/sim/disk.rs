@@ -138,6 +138,7 @@ impl SimDisk {
             physical_block_bytes: config.physical_block_bytes,
             atomic_write_bytes: config.logical_block_bytes,
             volatile_cache: config.volatile_cache,
+            buffers_in_process: false,
             fua: config.fua,
             byte_addressable: false,
             persistence: Persistence::Media,

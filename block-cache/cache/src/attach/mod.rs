@@ -226,6 +226,7 @@ impl Cache {
         let volume = Rc::new(volume);
         engine.map.borrow_mut().expect_volume(id, size_bytes);
         engine.volumes.insert(Rc::clone(&volume));
+        engine.failures.note_changes(&volume);
         rt::spawn(Rc::clone(&engine.cleaner).clean_volume(Rc::clone(&volume)));
         Ok(Rc::new(CachedVolume {
             engine: Rc::clone(engine),

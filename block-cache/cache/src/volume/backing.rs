@@ -7,6 +7,10 @@
 //! reports the loss (`lost`).
 //!
 //! A flush that fails because the peer of a remote device is away loses nothing.
+//!
+//! Some devices have unflushed changes in the memory of this process alone. The superblock notes
+//! the first change of a client after each flush, before the device gets the change. The next
+//! attach reports the loss if this process ends before a flush.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
@@ -15,12 +19,17 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Op, Request, Result};
 use forebay_io::sync::Semaphore;
 use forebay_metadata::order::{self, Ordered, Part, Site};
+use futures_util::future::LocalBoxFuture;
 
 use crate::failpoints::{Fault, planted};
 
 /// Number of ranges of failed writes that are recorded separately. Beyond that they are merged into
 /// one.
 const MANY_RANGES: usize = 256;
+
+/// Notes durably that this process holds unflushed changes of clients. Returns at once if the note
+/// is there.
+pub(crate) type NoteUnflushed = Box<dyn Fn() -> LocalBoxFuture<'static, ()>>;
 
 /// A backing device with a count of what was written since its last flush.
 pub(crate) struct Backing {
@@ -29,6 +38,10 @@ pub(crate) struct Backing {
     /// cache.
     logged: OnceCell<Rc<dyn BlockDevice>>,
     volatile: bool,
+    /// Whether the device has unflushed changes in the memory of this process alone.
+    buffers_in_process: bool,
+    /// Notes durably that this process holds unflushed changes of clients.
+    note_unflushed: OnceCell<NoteUnflushed>,
     fua: bool,
     /// Writes that were started and completed, and how many of them a flush has covered. Those that
     /// made themselves durable are counted only while they are in flight.
@@ -77,11 +90,13 @@ impl Backing {
         let info = device.info();
         // The device's cache may hold data of a dead process, written through this cache or without
         // it. A client that survived will flush it through this device.
-        let written = u64::from(info.volatile_cache);
+        let written = u64::from(info.volatile_cache && !info.buffers_in_process);
         Self {
             device,
             logged: OnceCell::new(),
             volatile: info.volatile_cache,
+            buffers_in_process: info.buffers_in_process,
+            note_unflushed: OnceCell::new(),
             fua: info.fua,
             started: Cell::new(written),
             completed: Cell::new(written),
@@ -166,6 +181,17 @@ impl Backing {
         debug_assert!(first.is_ok(), "it is asked for once");
     }
 
+    /// Returns whether the device has unflushed changes in the memory of this process alone.
+    pub(crate) const fn buffers_in_process(&self) -> bool {
+        self.buffers_in_process
+    }
+
+    /// Calls `note` with each change of a client from here on, before the device gets the change.
+    pub(crate) fn note_unflushed_by(&self, note: NoteUnflushed) {
+        let first = self.note_unflushed.set(note);
+        debug_assert!(first.is_ok(), "it is asked for once");
+    }
+
     /// Returns whether no write and no flush has failed. After a failure the device may show data
     /// that it has lost.
     pub(crate) fn shows_what_it_has(&self) -> bool {
@@ -204,7 +230,9 @@ impl Backing {
     }
 
     fn may_lose_writes(&self) -> bool {
-        self.is_away.get() || self.failed.borrow().is_some()
+        let [started, _, flushed] = &self.clients;
+        let is_buffered = self.buffers_in_process && started.get() != flushed.get();
+        is_buffered || self.is_away.get() || self.failed.borrow().is_some()
     }
 
     /// Reads what the cache's own copy is compared with.
@@ -270,6 +298,10 @@ impl Backing {
         let count_client = |counter: &Cell<u64>| counter.set(counter.get() + 1);
         if by_client && !by_itself {
             count_client(clients_started);
+            // It is counted first, so that no flush takes the note back meanwhile.
+            if let Some(note) = self.note_unflushed.get() {
+                note().await;
+            }
         }
         // Data that is written back stays in the cache, so the write does not make the cache's copy
         // stale.
@@ -354,8 +386,8 @@ impl Backing {
             let error = Error::with_source(
                 ErrorKind::Io,
                 format!(
-                    "a flush of {name} failed: UNFLUSHED WRITES MAY BE LOST, and each flush fails \
-                     until a restart"
+                    "a flush of {name} failed: UNFLUSHED WRITES MAY BE LOST\n\
+                     help: restart, and check the last writes; each flush fails until then"
                 ),
                 error,
             );
@@ -385,7 +417,11 @@ impl Backing {
         match self.check() {
             Err(error) => Some(error.report()),
             Ok(()) => self.lost.get().then(|| {
-                "a flush failed before this start: UNFLUSHED WRITES MAY BE LOST".to_owned()
+                let cause = match self.buffers_in_process {
+                    true => "an earlier process ended before a flush",
+                    false => "a flush failed before this start",
+                };
+                format!("{cause}: UNFLUSHED WRITES MAY BE LOST")
             }),
         }
     }

@@ -44,6 +44,7 @@ pub(crate) fn volume_info(
             .max(backing.physical_block_bytes.min(4096)),
         atomic_write_bytes: backing.logical_block_bytes,
         volatile_cache: durability == Durability::Flush,
+        buffers_in_process: backing.buffers_in_process,
         fua: true,
         byte_addressable: false,
         persistence: backing.persistence.min(data.persistence),
@@ -101,6 +102,8 @@ pub(crate) struct AttachedVolume {
     /// The agreement to serve the volume without a failed cache.
     degraded_service: OnceCell<DegradedService>,
     may_show_lost: Cell<bool>,
+    /// Turn to note in the superblock whether clients' writes may be lost.
+    pub(crate) noting: Semaphore,
     /// Turn to flush the backing device before the first comparison.
     first_flush: Semaphore,
     log_limiter: LogLimiter,
@@ -135,6 +138,7 @@ impl AttachedVolume {
             idle: WaitList::new(),
             degraded_service: OnceCell::new(),
             may_show_lost: Cell::new(found.may_show_lost),
+            noting: Semaphore::new(1),
             first_flush: Semaphore::new(1),
             log_limiter: LogLimiter::default(),
         }
