@@ -3,7 +3,8 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::tree::{Renaming, rename};
 
@@ -81,33 +82,40 @@ pub fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+/// Age from which on an empty file without a lock has no writer. A writer locks its file at once.
+const ABANDONED_AGE: Duration = Duration::from_secs(600);
+
 /// Removes the temporary files in `directory` that an ended process has left there. Those of
-/// running processes are locked, and stay. Returns the number of removed files.
+/// running processes are locked, and stay. So does an empty file of the last ten minutes: its
+/// writer may lock it next. Files that cannot be removed stay. Returns the number of removed files.
 ///
 /// # Errors
-/// The system's error.
+/// The system's error if the directory cannot be read.
 pub fn remove_abandoned(directory: &Path) -> io::Result<usize> {
-    let mut removed = 0;
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if !entry.file_type()?.is_file() {
-            continue;
-        }
-        let path = entry.path();
-        let file = match OpenOptions::new().write(true).open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        if file.try_lock().is_ok() {
-            match fs::remove_file(&path) {
-                Ok(()) => removed += 1,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
+    let paths: io::Result<Vec<_>> = fs::read_dir(directory)?
+        .map(|entry| Ok(entry?.path()))
+        .collect();
+    // Such as a file of another user. The next start tries it.
+    let removed = |path: &PathBuf| remove_if_abandoned(path).unwrap_or(false);
+    Ok(paths?.into_iter().filter(removed).count())
+}
+
+/// Removes a temporary file that no process writes. Returns whether it did.
+fn remove_if_abandoned(path: &Path) -> io::Result<bool> {
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Ok(false);
     }
-    Ok(removed)
+    let file = OpenOptions::new().write(true).open(path)?;
+    // Without locks, nothing shows whether a process writes it.
+    if file.try_lock().is_err() {
+        return Ok(false);
+    }
+    let about = file.metadata()?;
+    let is_old = (about.modified()?.elapsed()).is_ok_and(|age| age >= ABANDONED_AGE);
+    if about.len() == 0 && !is_old {
+        return Ok(false);
+    }
+    fs::remove_file(path).map(|()| true)
 }
 
 #[cfg(test)]
@@ -141,5 +149,36 @@ mod tests {
         drop(held);
         assert_eq!(remove_abandoned(directory).expect("answers"), 1);
         assert!(!mine.exists());
+    }
+    #[test]
+    fn a_temporary_file_that_is_not_locked_yet_stays() {
+        let scratch = Scratch::new();
+        let (fresh, old) = (scratch.path("fresh"), scratch.path("old"));
+        let long_ago = std::time::SystemTime::now() - 2 * ABANDONED_AGE;
+        File::create(&fresh).expect("created");
+        let file = File::create(&old).expect("created");
+        file.set_modified(long_ago).expect("set");
+        drop(file);
+        let directory = fresh.parent().expect("it has one");
+        assert_eq!(remove_abandoned(directory).expect("answers"), 1);
+        assert!(fresh.exists() && !old.exists());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_stays_and_is_no_error() {
+        let scratch = Scratch::new();
+        let (running, left) = (scratch.path("a-program"), scratch.path("left"));
+        fs::copy("/bin/sleep", &running).expect("copied");
+        fs::write(&left, "part").expect("written");
+        // A program that runs cannot be opened to write, not even by root.
+        let mut child = std::process::Command::new(&running)
+            .arg("60")
+            .spawn()
+            .expect("it runs");
+        let removed = remove_abandoned(left.parent().expect("it has one"));
+        child.kill().expect("it runs");
+        child.wait().expect("it ended");
+        assert_eq!(removed.expect("no error"), 1);
+        assert!(running.exists() && !left.exists());
     }
 }

@@ -60,7 +60,8 @@ pub trait Store {
     /// Errors of the store.
     fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<Listed>>;
 
-    /// Deletes an object. A missing object is no error.
+    /// Deletes an object, durably: objects of the log are deleted after the snapshot that needed
+    /// them. A missing object is no error.
     ///
     /// # Errors
     /// Errors of the store.

@@ -2,7 +2,8 @@
 //!
 //! An object is a file. It is written under a temporary name in `.incomplete`, flushed, and gets
 //! its name by a rename that replaces nothing. Then the directory is flushed. So a killed process
-//! or a power loss leaves no part of an object, and an acknowledged one is durable.
+//! or a power loss leaves no part of an object, and an acknowledged one is durable. A deletion is
+//! flushed, too.
 //!
 //! All calls run on threads: a file system may hang.
 //!
@@ -10,14 +11,15 @@
 //! system is missing, and serve an empty volume. It is held open, and all paths start there: a file
 //! system that is mounted over it later changes nothing.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as IoErrorKind};
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
@@ -50,6 +52,9 @@ struct Folder {
     /// Begin of the names of this process's temporary files.
     own: String,
     next: AtomicU64,
+    /// Directories of objects whose own entries are durable. Another process may have created one
+    /// and ended before it flushed the entry.
+    durable: Mutex<BTreeSet<String>>,
 }
 
 impl DirectoryStore {
@@ -145,17 +150,22 @@ impl Folder {
         let own = format!("{}-{nonce:016x}", std::process::id());
         if purpose == Use::Write {
             let incomplete = base.join(INCOMPLETE);
-            let ready = match fs::create_dir(&incomplete) {
+            match fs::create_dir(&incomplete) {
                 Err(error) if error.kind() != IoErrorKind::AlreadyExists => Err(error),
-                _ => remove_abandoned(&incomplete),
-            };
-            ready.context(|| format!("preparing {shown}/{INCOMPLETE}"))?;
+                _ => Ok(()),
+            }
+            .context(|| format!("creating {shown}/{INCOMPLETE}"))?;
+            // Files that stay take space, and nothing else.
+            if let Err(error) = remove_abandoned(&incomplete) {
+                tracing::warn!("temporary files of {shown}/{INCOMPLETE} stay: {error}");
+            }
         }
         Ok(Self {
             base,
             _held: opened,
             own,
             next: AtomicU64::new(0),
+            durable: Mutex::default(),
             path,
         })
     }
@@ -167,15 +177,22 @@ impl Folder {
             let temporary = format!("{INCOMPLETE}/{}-{number}", self.own);
             create(&path, &self.base.join(temporary), content)
         };
+        let directory = name.rsplit_once('/').map_or("", |(directory, _)| directory);
+        let durable = || self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        if !durable().contains(directory) {
+            self.create_directories(directory)?;
+            durable().insert(directory.to_owned());
+        }
         let created = match attempt() {
-            // Without the directory. Or another start has taken the temporary file for abandoned.
+            // The directory was removed. Or another start has taken the temporary file for
+            // abandoned.
             Err(error)
                 if matches!(
                     error.kind(),
                     IoErrorKind::NotFound | IoErrorKind::ResourceBusy
                 ) =>
             {
-                self.create_directories(name)?;
+                self.create_directories(directory)?;
                 attempt()
             }
             other => other,
@@ -186,12 +203,10 @@ impl Folder {
         })
     }
 
-    /// Creates the directories that `name` is in, durably. The folder itself must exist.
-    fn create_directories(&self, name: &str) -> io::Result<()> {
+    /// Creates `directory` and those above it, durably. The folder itself must exist.
+    fn create_directories(&self, directory: &str) -> io::Result<()> {
         let mut above = self.base.clone();
-        let mut parts: Vec<_> = name.split('/').collect();
-        parts.pop();
-        for part in parts {
+        for part in directory.split('/').filter(|part| !part.is_empty()) {
             let path = above.join(part);
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != IoErrorKind::AlreadyExists => return Err(error),
@@ -248,8 +263,16 @@ impl Folder {
     }
 
     fn delete(&self, name: &str) -> io::Result<()> {
-        match fs::remove_file(self.base.join(name)) {
-            Err(error) if error.kind() == IoErrorKind::NotFound => Ok(()),
+        let path = self.base.join(name);
+        // An earlier attempt may have removed it without the flush.
+        let is_missing = |error: &io::Error| error.kind() == IoErrorKind::NotFound;
+        let removed = fs::remove_file(&path).or_else(|error| match is_missing(&error) {
+            true => Ok(()),
+            false => Err(error),
+        });
+        removed?;
+        match sync_directory(path.parent().unwrap_or(&self.base)) {
+            Err(error) if is_missing(&error) => Ok(()),
             other => other,
         }
     }
