@@ -126,8 +126,8 @@ impl Lane {
             _ => "it may be full, or its OSDs away",
         };
         let what = format!(
-            "RBD image {image}: the cluster has answered no {kind} for {patience:?}: {cause}\n\
-             help: see `ceph health detail`; requests are served when the cluster answers"
+            "RBD image {image}: the cluster has answered no {kind} for {patience:?}\n\
+             help: see `ceph health detail`: {cause}; requests are served when it answers"
         );
         let error = Error::new(ErrorKind::Unreachable, what);
         tracing::error!("{}", error.report());
