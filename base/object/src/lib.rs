@@ -14,6 +14,7 @@ mod chain;
 mod checkpointer;
 mod chunks;
 mod claim;
+mod closing;
 mod collector;
 mod core;
 mod fault;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use forebay_block::{
     Allocation, BlockDevice, Completion, DeviceInfo, Error, ErrorKind, Extents, ExtentsFuture,
@@ -13,7 +14,7 @@ use forebay_io::rt;
 use forebay_io::sync::Promise;
 
 use crate::background;
-use crate::checkpointer::checkpoint;
+use crate::closing::finish;
 use crate::core::{Change, Core};
 use crate::fault::Faults;
 use crate::format::SECTOR_BYTES;
@@ -24,10 +25,12 @@ use crate::reader;
 use crate::snapshots;
 use crate::store::Store;
 use crate::usage::Usage;
-use crate::writer::{ATOMIC_SECTORS, flush, flushed, submit};
+use crate::writer::{ATOMIC_SECTORS, flush, submit};
 
 /// Unit in which clients should write, bytes. Smaller units cost more of the map.
 const PHYSICAL_BYTES: u32 = 4096;
+/// Time limit for a close.
+const CLOSE: Duration = Duration::from_secs(120);
 
 /// An open volume. It belongs to the reactor that it was opened on.
 ///
@@ -145,13 +148,22 @@ impl ObjectVolume {
         snapshots::delete(&self.core, name).await
     }
 
+    /// As [`ObjectVolume::close_within`], with a limit of two minutes.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn close(&self) -> Result<()> {
+        self.close_within(CLOSE).await
+    }
+
     /// Makes all acknowledged writes durable, writes a checkpoint, and ends all tasks. Later
-    /// requests fail.
+    /// requests fail. Waits for a store that does not answer for at most `limit`.
     ///
     /// # Errors
     /// - `Busy` if another writer has taken the volume.
-    /// - `Unreachable` if the store does not answer. The volume is closed all the same.
-    pub async fn close(&self) -> Result<()> {
+    /// - `Unreachable` if the store does not answer. The volume is closed all the same, and the
+    ///   error has the amount of data that is lost.
+    pub async fn close_within(&self, limit: Duration) -> Result<()> {
         let earlier = self.closed.borrow().clone();
         if let Some(outcome) = earlier {
             return outcome.get().await;
@@ -161,9 +173,9 @@ impl ObjectVolume {
         self.end_background();
         // A task goes on if the caller does not wait for it.
         let (core, ended, closing) = (Rc::clone(&self.core), self.ended.clone(), outcome.clone());
+        let until = rt::now() + limit;
         rt::spawn(async move {
-            ended.get().await;
-            let result = finish(&core).await;
+            let result = finish(&core, ended, until).await;
             core.fail(&closed());
             closing.set(result);
         });
@@ -188,15 +200,6 @@ impl ObjectVolume {
         }
         Some((request, done))
     }
-}
-
-/// Makes everything durable, and writes a checkpoint.
-async fn finish(core: &Rc<Core>) -> Result<()> {
-    if core.writer.is_some() {
-        flushed(core).await?;
-        checkpoint(core).await?;
-    }
-    Ok(())
 }
 
 /// Error of a closed volume.

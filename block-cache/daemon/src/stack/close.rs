@@ -22,6 +22,9 @@ pub(crate) const CLOSE: Duration = Duration::from_secs(120);
 /// Least time that a transit cache may take to close.
 const CLOSE_ONE: Duration = Duration::from_secs(2);
 
+/// Time for a device that has ended in time to say so.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+
 /// Dirty data of each volume, bytes.
 type DirtyBytes = Vec<(String, u64)>;
 
@@ -335,7 +338,8 @@ impl Stack {
             result = result.and(transit.close(&self.state, left, &watched.what).await);
         }
         let left = until.saturating_sub(rt::now()).max(CLOSE_ONE);
-        let closed = rt::at_most(left, watched.close_objects()).await;
+        // A volume in object storage ends in time, and names what is lost.
+        let closed = rt::at_most(left + CLOSE_GRACE, watched.close_objects(left)).await;
         both(
             result,
             closed.unwrap_or_else(|| Err(unclosed_device(&watched, left))),

@@ -1,6 +1,7 @@
 //! Devices of a stack, with their faults and presence while they are in use.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_device::counted::Counters;
@@ -109,15 +110,15 @@ impl Watched {
         Some(self.objects.as_ref()?.status(&self.name))
     }
 
-    /// Makes a volume in object storage durable, and ends its requests.
+    /// Makes a volume in object storage durable within `limit`, and ends its requests.
     ///
     /// # Errors
     /// The error of the volume.
-    pub(super) async fn close_objects(&self) -> Result<()> {
+    pub(super) async fn close_objects(&self, limit: Duration) -> Result<()> {
         match &self.objects {
             Some(objects) => objects
                 .volume
-                .close()
+                .close_within(limit)
                 .await
                 .context(|| format!("closing device {:?} ({})", self.name, self.what)),
             None => Ok(()),
