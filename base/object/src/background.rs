@@ -25,7 +25,9 @@ fn is_checkpoint_due(core: &Core) -> bool {
     let objects = limits.checkpoint_objects + log.checkpoint_bytes / (256 << 10);
     let sums = log.chain.objects.sums();
     let is_due = log.since_bytes >= bytes || log.since_objects >= objects;
-    log.stalled.is_none() && (is_due || sums.dead_bytes >= bytes)
+    // After a refusal, only a longer log is a reason for another attempt.
+    let has_dead = sums.dead_bytes >= bytes && !log.is_too_long;
+    log.stalled.is_none() && (is_due || has_dead)
 }
 
 /// Writes checkpoints and collects garbage until the volume is closed. Begins with objects that an

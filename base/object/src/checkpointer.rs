@@ -146,12 +146,20 @@ pub(crate) async fn checkpoint(core: &Rc<Core>) -> Result<bool> {
     }
     let dead = std::mem::take(&mut capture.dead);
     let content = encode(core, capture).await?;
-    create(core, seq, &content).await?;
+    let created = create(core, seq, &content).await;
+    let is_too_long = |it: &Error| it.kind() == ErrorKind::Unsupported;
     let older = {
         let mut log = core.log.borrow_mut();
+        log.is_too_long = created.as_ref().is_err_and(is_too_long);
+        if !log.is_too_long {
+            created.clone()?;
+        }
         log.since_bytes = log.since_bytes.saturating_sub(bytes_before);
         log.since_objects = log.since_objects.saturating_sub(objects_before);
         log.checkpoint_bytes = content.len() as u64;
+        if let Err(error) = created {
+            return Err(too_long(core, content.len(), &error));
+        }
         for seq in &dead {
             // The deletion of a snapshot may have freed it meanwhile.
             if let Some((number, _)) = log.chain.objects.find(*seq) {
@@ -168,6 +176,17 @@ pub(crate) async fn checkpoint(core: &Rc<Core>) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Error of a checkpoint that the store refuses.
+fn too_long(core: &Core, len: usize, cause: &Error) -> Error {
+    tracing::info!("{}", cause.report());
+    let what = format!(
+        "object store {}: it takes no checkpoint of {len} bytes\n\
+         help: allow larger objects, or use smaller volumes; no data is lost, but the log grows",
+        core.link.name()
+    );
+    Error::new(ErrorKind::Unsupported, what)
 }
 
 /// Creates the object of a checkpoint.

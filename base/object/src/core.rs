@@ -85,6 +85,8 @@ pub(crate) struct Log {
     pub(crate) checkpoint: Option<u64>,
     /// Length of the last checkpoint, bytes.
     pub(crate) checkpoint_bytes: u64,
+    /// Whether the store has refused the last checkpoint as too long.
+    pub(crate) is_too_long: bool,
 }
 
 /// A change that waits for room.
@@ -137,6 +139,7 @@ impl Log {
             since_objects: chain.seq - checkpoint.unwrap_or(0),
             checkpoint,
             checkpoint_bytes: chain.checkpoint_bytes,
+            is_too_long: false,
             chain,
         }
     }

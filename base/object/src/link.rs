@@ -11,7 +11,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::rt;
 
 use crate::options::Times;
-use crate::store::{Creation, Listed, Store};
+use crate::store::{Creation, Listed, Progress, Store, transfer_time};
 use crate::usage::Usage;
 
 /// Length of one read of a long object, bytes.
@@ -71,15 +71,16 @@ impl<'a> Link<'a> {
         self.counts.set(counts);
     }
 
-    /// Creates an object, in one attempt. The attempt is given up after four times the patience:
-    /// a slow line needs time for a large object.
+    /// Creates an object, in one attempt. The attempt is given up after four times the patience and
+    /// the time that a slow line needs for the content.
     pub(crate) async fn create_once(&self, name: &str, content: &Bytes) -> Result<Creation> {
         self.count(|it| {
             it.creations += 1;
             it.uploaded_bytes += content.len() as u64;
         });
         let attempt = self.store().create(name, content.clone());
-        self.limited(4 * self.times.patience, attempt).await
+        let limit = 4 * self.times.patience + transfer_time(content.len() as u64);
+        self.limited(limit, attempt).await
     }
 
     /// Creates an object. Repeats failed attempts.
@@ -92,7 +93,8 @@ impl<'a> Link<'a> {
         self.repeat(async || {
             self.count(|it| it.reads += 1);
             let attempt = self.store().read(name, bytes.clone());
-            let content = self.limited(self.times.patience, attempt).await?;
+            let limit = self.times.patience + transfer_time(bytes.end - bytes.start);
+            let content = self.limited(limit, attempt).await?;
             self.count(|it| it.downloaded_bytes += content.len() as u64);
             Ok(content)
         })
@@ -116,11 +118,21 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Lists objects. Repeats failed attempts.
+    /// Lists objects. Repeats failed attempts. An attempt is given up if it makes no progress for
+    /// the patience.
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        self.repeat(|| {
+        let patience = self.times.patience;
+        self.repeat(async || {
             self.count(|it| it.lists += 1);
-            self.limited(self.times.patience, self.store().list(prefix))
+            let progress = Progress::default();
+            let mut attempt = self.store().list_with(prefix, progress.clone());
+            loop {
+                let before = progress.steps();
+                let answer = rt::at_most(patience, &mut attempt).await;
+                if answer.is_some() || progress.steps() == before {
+                    return self.answered(answer, patience);
+                }
+            }
         })
         .await
     }
@@ -139,7 +151,11 @@ impl<'a> Link<'a> {
         limit: Duration,
         attempt: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let answer = rt::at_most(limit, attempt).await;
+        self.answered(rt::at_most(limit, attempt).await, limit)
+    }
+
+    /// Returns the outcome of an attempt with this limit.
+    fn answered<T>(&self, answer: Option<Result<T>>, limit: Duration) -> Result<T> {
         let answer = answer.unwrap_or_else(|| {
             let what = format!("the store did not answer within {} s", limit.as_secs());
             Err(Error::new(ErrorKind::TimedOut, what))

@@ -6,6 +6,9 @@
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_block::Result;
@@ -32,6 +35,31 @@ pub struct Listed {
     pub bytes: u64,
 }
 
+/// Rate that the limits of requests allow for, bytes a second. 8 MiB take two minutes.
+const LEAST_RATE: u64 = 70_000;
+
+/// Returns the time that `bytes` take at the least rate, in whole seconds.
+pub(crate) const fn transfer_time(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / LEAST_RATE)
+}
+
+/// Progress of a list, which may need many requests.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    /// Notes an answer.
+    pub fn step(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of answers.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// A folder of an object store. Names are relative to it, and consist of lower-case letters,
 /// digits, `-`, `_`, `.` and `/`.
 ///
@@ -44,7 +72,8 @@ pub trait Store {
     /// Creates an object if there is none of this name, atomically and durably.
     ///
     /// # Errors
-    /// Errors of the store. The object may exist all the same, now or later.
+    /// `Unsupported` if the store takes no object of this length. Other errors of the store. The
+    /// object may exist all the same, now or later.
     fn create<'a>(&'a self, name: &'a str, content: Bytes) -> Answer<'a, Creation>;
 
     /// Reads bytes of an object. Returns fewer bytes at the end of the object.
@@ -54,11 +83,19 @@ pub trait Store {
     fn read<'a>(&'a self, name: &'a str, bytes: Range<u64>) -> Answer<'a, Bytes>;
 
     /// Returns all objects whose name starts with `prefix`, by name in ascending order. The prefix
-    /// ends with `/`.
+    /// ends with `/`. Notes each answer in `progress`.
     ///
     /// # Errors
     /// Errors of the store.
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<Listed>>;
+    fn list_with<'a>(&'a self, prefix: &'a str, progress: Progress) -> Answer<'a, Vec<Listed>>;
+
+    /// As [`Store::list_with`], without a look at the progress.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<Listed>> {
+        self.list_with(prefix, Progress::default())
+    }
 
     /// Deletes an object, durably: objects of the log are deleted after the snapshot that needed
     /// them. A missing object is no error.

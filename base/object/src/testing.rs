@@ -8,7 +8,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use forebay_block::{Error, ErrorKind};
 
-use crate::store::{Answer, Creation, Listed, Store};
+use crate::store::{Answer, Creation, Listed, Progress, Store};
 
 /// A store in the memory of this process. It answers at once.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Store for MemoryStore {
         Box::pin(ready(content.ok_or_else(missing)))
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<Listed>> {
+    fn list_with<'a>(&'a self, prefix: &'a str, _: Progress) -> Answer<'a, Vec<Listed>> {
         let objects = self.objects.borrow();
         let from = objects.range(prefix.to_owned()..);
         let listed = from.take_while(|(name, _)| name.starts_with(prefix));

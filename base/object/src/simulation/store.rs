@@ -12,7 +12,7 @@ use forebay_io::rt;
 use forebay_io::sim::Rng;
 use forebay_io::sync::WaitList;
 
-use crate::store::{Answer, Creation, Listed, Store};
+use crate::store::{Answer, Creation, Listed, Progress, Store};
 
 /// Faults of a store, as chances of 1000.
 #[derive(Clone, Copy, Debug)]
@@ -195,7 +195,7 @@ impl Store for Line {
         })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<Listed>> {
+    fn list_with<'a>(&'a self, prefix: &'a str, _: Progress) -> Answer<'a, Vec<Listed>> {
         Box::pin(self.ask(move |objects| {
             let from = objects.range(prefix.to_owned()..);
             let listed = from.take_while(|(name, _)| name.starts_with(prefix));

@@ -28,7 +28,7 @@ use forebay_io::system;
 use forebay_io::workers::Workers;
 
 use super::{Use, check_name};
-use crate::store::{Answer, Creation, Listed, Store};
+use crate::store::{Answer, Creation, Listed, Progress, Store};
 
 /// Folder of the temporary files.
 const INCOMPLETE: &str = ".incomplete";
@@ -112,8 +112,10 @@ impl Store for DirectoryStore {
         })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<Listed>> {
-        self.run(prefix, "listing", Folder::list)
+    fn list_with<'a>(&'a self, prefix: &'a str, progress: Progress) -> Answer<'a, Vec<Listed>> {
+        self.run(prefix, "listing", move |folder, prefix| {
+            folder.list(prefix, &progress)
+        })
     }
 
     fn delete<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
@@ -226,7 +228,7 @@ impl Folder {
         Ok(data.into())
     }
 
-    fn list(&self, prefix: &str) -> io::Result<Vec<Listed>> {
+    fn list(&self, prefix: &str, progress: &Progress) -> io::Result<Vec<Listed>> {
         let mut found = Vec::new();
         let mut left = vec![prefix.trim_end_matches('/').to_owned()];
         while let Some(directory) = left.pop() {
@@ -236,6 +238,7 @@ impl Folder {
             };
             for entry in entries {
                 let entry = entry?;
+                progress.step();
                 let Ok(name) = entry.file_name().into_string() else {
                     continue; // Of another program.
                 };

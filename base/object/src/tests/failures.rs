@@ -8,7 +8,9 @@ use bytes::Bytes;
 use forebay_block::{Error, ErrorKind};
 
 use super::*;
-use crate::store::{Answer, Creation, Listed};
+use crate::link::Link;
+use crate::options::Times;
+use crate::store::{Answer, Creation, Listed, Progress};
 use crate::testing::MemoryStore;
 
 /// A store that fails, waits, or replaces objects.
@@ -18,6 +20,15 @@ struct Bad {
     is_down: Cell<bool>,
     is_silent: Cell<bool>,
     replaces: Cell<bool>,
+    /// Further pages of a list, and the time of each.
+    pages: Cell<u32>,
+    page_time: Cell<Duration>,
+    /// Rate of creations and reads, bytes a second, if they are slow.
+    rate: Cell<Option<u64>>,
+    /// Length from which on a checkpoint is too long.
+    longest: Cell<Option<usize>>,
+    /// Number of creations.
+    creations: Cell<u32>,
 }
 
 impl Store for Bad {
@@ -27,7 +38,12 @@ impl Store for Bad {
 
     fn create<'a>(&'a self, name: &'a str, content: Bytes) -> Answer<'a, Creation> {
         Box::pin(async move {
+            self.creations.set(self.creations.get() + 1);
             self.pass().await?;
+            self.transfer(content.len()).await;
+            if name.starts_with("map/") && self.longest.get().is_some_and(|it| content.len() > it) {
+                return Err(Error::new(ErrorKind::Unsupported, "413 Too Large"));
+            }
             if self.replaces.get() {
                 self.memory.set(name, None);
             }
@@ -38,13 +54,19 @@ impl Store for Bad {
     fn read<'a>(&'a self, name: &'a str, bytes: Range<u64>) -> Answer<'a, Bytes> {
         Box::pin(async move {
             self.pass().await?;
-            self.memory.read(name, bytes).await
+            let content = self.memory.read(name, bytes).await?;
+            self.transfer(content.len()).await;
+            Ok(content)
         })
     }
 
-    fn list<'a>(&'a self, prefix: &'a str) -> Answer<'a, Vec<Listed>> {
+    fn list_with<'a>(&'a self, prefix: &'a str, progress: Progress) -> Answer<'a, Vec<Listed>> {
         Box::pin(async move {
-            self.pass().await?;
+            for _ in 0..=self.pages.get() {
+                self.pass().await?;
+                rt::sleep(self.page_time.get()).await;
+                progress.step();
+            }
             self.memory.list(prefix).await
         })
     }
@@ -58,6 +80,12 @@ impl Store for Bad {
 }
 
 impl Bad {
+    async fn transfer(&self, len: usize) {
+        if let Some(rate) = self.rate.get() {
+            rt::sleep(Duration::from_millis(len as u64 * 1000 / rate)).await;
+        }
+    }
+
     async fn pass(&self) -> Result<()> {
         rt::sleep(Duration::from_millis(1)).await;
         if self.is_silent.get() {
@@ -226,5 +254,106 @@ fn a_fenced_writer_names_its_successor() {
         assert_eq!(read(&volume, 0, 4096).await.unwrap(), [1; 4096]);
         volume.write(0, filled(4096, 3)).await.unwrap();
         volume.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_long_checkpoint_may_take_as_long_as_a_slow_line_needs() {
+    run(async {
+        let store = Rc::new(Bad::default());
+        let checkpoint = noise(40 << 20, 1);
+        store.rate.set(Some(80_000));
+        let link = Link::new(Rc::clone(&store) as Rc<dyn Store>, Times::default());
+        let content = Bytes::from(checkpoint.to_vec());
+        // Nine minutes.
+        let created = link.create("map/a", &content).await.unwrap();
+        assert_eq!((created, store.creations.get()), (Creation::Created, 1));
+        assert!(link.read_whole("map/a").await.unwrap() == content);
+    });
+}
+
+#[test]
+fn a_list_of_many_pages_has_time_for_each() {
+    run(async {
+        let store = Rc::new(Bad::default());
+        let link = Link::new(Rc::clone(&store) as Rc<dyn Store>, Times::default());
+        store.pages.set(30);
+        store.page_time.set(Duration::from_secs(20));
+        link.list("log/").await.unwrap();
+        store.is_silent.set(true);
+        let begin = rt::now();
+        let error = link.list("log/").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert!(
+            (rt::now() - begin).as_secs() < 130,
+            "{:?}",
+            rt::now() - begin
+        );
+    });
+}
+
+#[test]
+fn a_checkpoint_that_is_too_long_for_the_store_is_not_tried_without_end() {
+    run(async {
+        let store = Rc::new(Bad::default());
+        let limits = Limits {
+            checkpoint_objects: 4,
+            ..Limits::default()
+        };
+        let volume = open_limited(&store, sized(MIB), limits).await.unwrap();
+        store.longest.set(Some(100));
+        for at in 0..6 {
+            volume.write(at * 4096, filled(4096, 1)).await.unwrap();
+            volume.flush().await.unwrap();
+        }
+        rt::sleep(Duration::from_secs(10)).await;
+        let before = store.creations.get();
+        rt::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(store.creations.get(), before);
+        let error = volume.close().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let report = error.report();
+        assert!(report.contains("no data is lost"), "{report}");
+        // The log has everything.
+        let look = open(&store, Options::new(Access::Look)).await.unwrap();
+        assert_eq!(read(&look, 0, 6 * 4096).await.unwrap(), [1; 6 * 4096]);
+    });
+}
+
+#[test]
+fn a_close_waits_for_a_store_that_answers_in_time() {
+    run(async {
+        let store = Rc::new(Bad::default());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        store.is_down.set(true);
+        volume.write(0, filled(4096, 1)).await.unwrap();
+        let repaired = Rc::clone(&store);
+        rt::spawn(async move {
+            rt::sleep(Duration::from_secs(100)).await;
+            repaired.is_down.set(false);
+        });
+        volume.close().await.unwrap();
+        let look = open(&store, Options::new(Access::Look)).await.unwrap();
+        assert_eq!(read(&look, 0, 4096).await.unwrap(), [1; 4096]);
+    });
+}
+
+#[test]
+fn a_close_ends_after_two_minutes_and_names_the_loss() {
+    run(async {
+        let store = Rc::new(Bad::default());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        volume.write(0, filled(4096, 1)).await.unwrap();
+        volume.flush().await.unwrap();
+        store.is_silent.set(true);
+        volume.write(4096, filled(8192, 2)).await.unwrap();
+        let begin = rt::now();
+        let error = volume.close().await.unwrap_err();
+        assert_eq!((rt::now() - begin).as_secs(), 120);
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        let report = error.report();
+        assert!(report.contains("8192 unflushed bytes ARE LOST"), "{report}");
+        let refused = read(&volume, 0, 4096).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
     });
 }

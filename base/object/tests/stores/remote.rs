@@ -1,7 +1,7 @@
 //! A remote store: with a real S3 server, and with servers that answer wrongly.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -135,17 +135,45 @@ fn a_server_that_is_killed_and_started_answers_as_before() {
 
 /// Answers each request with `answer`, until the test ends.
 fn serve(answer: &'static str) -> String {
+    serve_each(move |_, stream| {
+        let _ = stream.write_all(answer.as_bytes());
+    })
+}
+
+/// Answers each request by `answer`, which gets the begin of the request, until the test ends.
+fn serve_each(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("its number"));
     std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let mut stream = stream;
+        for mut stream in listener.incoming().flatten() {
             let mut head = [0; 1 << 16];
-            let _ = stream.read(&mut head);
-            let _ = stream.write_all(answer.as_bytes());
+            let len = stream.read(&mut head).unwrap_or(0);
+            answer(&String::from_utf8_lossy(&head[..len]), &mut stream);
         }
     });
     endpoint
+}
+
+#[test]
+fn a_conflict_without_an_object_is_a_failed_request() {
+    run(async {
+        // S3 answers so while another creation of the same name is in progress.
+        let endpoint = serve_each(|request, stream| {
+            let answer = match request.starts_with("PUT") {
+                true => "HTTP/1.1 409 Conflict",
+                false => "HTTP/1.1 404 Not Found",
+            };
+            let answer = format!("{answer}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+            let _ = stream.write_all(answer.as_bytes());
+        });
+        let store = open("s3://bucket/db", &endpoint, &credentials())
+            .await
+            .expect("open");
+        let created = store.create("volume", Bytes::from_static(b"x")).await;
+        let error = created.expect_err("no object exists");
+        assert_eq!(error.kind(), ErrorKind::Io, "{}", error.report());
+        assert!(error.report().contains("status 409"), "{}", error.report());
+    });
 }
 
 #[test]
@@ -159,17 +187,20 @@ fn an_answer_of_a_server_is_shown_as_its_status_alone() {
         "HTTP/1.1 301 Moved Permanently\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     const CONFLICT: &str =
         "HTTP/1.1 409 Conflict\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    const TOO_LONG: &str =
+        "HTTP/1.1 413 Payload Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
     run(async {
         for (answer, kind, cause) in [
             (
                 DENIED,
                 ErrorKind::Permission,
-                "status 403 Forbidden, SignatureDoesNotMatch",
+                "status 403, SignatureDoesNotMatch",
             ),
             (SLOW, ErrorKind::Io, "status 503"),
             (MOVED, ErrorKind::InvalidInput, "status 301"),
             // A conflict is no proof that the object exists.
             (CONFLICT, ErrorKind::Io, "status 409"),
+            (TOO_LONG, ErrorKind::Unsupported, "status 413"),
             ("no HTTP\r\n\r\n", ErrorKind::Disconnected, "invalid HTTP"),
         ] {
             let endpoint = serve(answer);
@@ -187,7 +218,7 @@ fn an_answer_of_a_server_is_shown_as_its_status_alone() {
                 report.contains("help: ") && !report.contains(SECRET),
                 "{report}"
             );
-            assert!(report.lines().all(|line| line.len() <= 160), "{report}");
+            assert!(report.lines().all(|line| line.len() <= 120), "{report}");
         }
     });
 }

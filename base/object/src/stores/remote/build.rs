@@ -10,7 +10,6 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 use zeroize::Zeroizing;
 
-use super::CREATE;
 use crate::stores::address::{Bucket, Provider};
 use crate::stores::credentials::Credentials;
 
@@ -126,7 +125,8 @@ fn options(bucket: &Bucket) -> ClientOptions {
     ClientOptions::new()
         .with_allow_http(is_http)
         .with_connect_timeout(CONNECT)
-        .with_timeout(CREATE)
+        // Each request has a limit, which depends on its data.
+        .with_timeout_disabled()
 }
 
 /// One retry, for a connection that the server has closed meanwhile.

@@ -13,8 +13,10 @@ use zeroize::Zeroizing;
 
 use crate::stores::address::{Bucket, Provider};
 
-/// Longest cause in a message, bytes.
-const CAUSE_BYTES: usize = 160;
+/// Longest first line of a message, bytes. A report appends up to 20 bytes: the kind of the error.
+const LINE_BYTES: usize = 100;
+/// Least length of a cause in a message, bytes, however long names are.
+const CAUSE_BYTES: usize = 40;
 
 /// Description of failed requests to a store.
 pub(super) struct Failure {
@@ -67,11 +69,31 @@ impl Failure {
                     ErrorKind::InvalidInput,
                     "check `region`, and the bucket's name".to_owned(),
                 ),
+                None if is_too_long(&cause) => (ErrorKind::Unsupported, self.allow()),
                 None => (ErrorKind::Io, format!("see the log of {}", self.server)),
             },
         };
-        let what = format!("{}: {action} {object}: {cause}\nhelp: {help}", self.name);
-        Error::new(kind, what)
+        let begin = format!("{}: {action} {object}: ", self.name);
+        let room = LINE_BYTES.saturating_sub(begin.len()).max(CAUSE_BYTES);
+        let cause = cut(&cause, room);
+        Error::new(kind, format!("{begin}{cause}\nhelp: {help}"))
+    }
+
+    /// Returns the error of an object that no request can create.
+    pub(super) fn too_long(&self, object: &str, bytes: u64, most: u64) -> Error {
+        let what = format!(
+            "{}: {object} has {bytes} bytes; the store takes {most} at most\nhelp: {}",
+            self.name,
+            self.allow()
+        );
+        Error::new(ErrorKind::Unsupported, what)
+    }
+
+    fn allow(&self) -> String {
+        format!(
+            "allow larger objects at {}, or use smaller volumes",
+            self.server
+        )
     }
 
     /// Returns the error of a request without an answer.
@@ -103,6 +125,16 @@ impl Failure {
 /// Returns whether the cause is that the bucket or container does not exist.
 fn is_of_bucket(cause: &str) -> bool {
     cause.ends_with(", NoSuchBucket") || cause.ends_with(", ContainerNotFound")
+}
+
+/// Returns whether the cause is the length of the object.
+fn is_too_long(cause: &str) -> bool {
+    cause.starts_with("status 413") || cause.ends_with(", EntityTooLarge")
+}
+
+/// Returns the first `len` bytes of a text, or fewer if a character ends beyond.
+fn cut(text: &str, len: usize) -> &str {
+    &text[..text.floor_char_boundary(len)]
 }
 
 /// Returns whether the server has answered with an error of no kind of its own.
@@ -141,9 +173,7 @@ pub(super) fn plain(error: &object_store::Error, secrets: &[Zeroizing<String>]) 
     for secret in secrets.iter().filter(|secret| secret.len() >= 12) {
         text = text.replace(secret.as_str(), "(a secret)");
     }
-    if let Some((end, _)) = text.char_indices().find(|(at, _)| *at >= CAUSE_BYTES) {
-        text.truncate(end);
-    }
+    text.truncate(text.floor_char_boundary(LINE_BYTES));
     text
 }
 
@@ -166,7 +196,10 @@ fn status(text: &str) -> Option<String> {
         .and_then(|(_, rest)| rest.split_once("</Code>"));
     let is_code = |code: &&str| code.len() < 64 && code.bytes().all(|b| b.is_ascii_alphanumeric());
     Some(match code.map(|(code, _)| code).filter(is_code) {
-        Some(code) => format!("status {status}, {code}"),
+        Some(code) => {
+            let number = status.split(' ').next().unwrap_or(status);
+            format!("status {number}, {code}")
+        }
         None => format!("status {status}"),
     })
 }
@@ -181,7 +214,7 @@ mod tests {
             (
                 "Server returned non-2xx status code: 403 Forbidden: <Error><Code>\
                  SignatureDoesNotMatch</Code><StringToSign>SECRET</StringToSign></Error>",
-                "status 403 Forbidden, SignatureDoesNotMatch",
+                "status 403, SignatureDoesNotMatch",
             ),
             (
                 "Server returned non-2xx status code: 503 Slow Down: <Code>no code</Code>",
@@ -189,7 +222,7 @@ mod tests {
             ),
             (
                 "Server returned error response: <Code>SlowDown</Code>",
-                "status 200 OK, SlowDown",
+                "status 200, SlowDown",
             ),
         ] {
             assert_eq!(status(text).as_deref(), Some(expected));
