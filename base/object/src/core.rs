@@ -44,6 +44,8 @@ pub(crate) struct Pinned {
     pub(crate) id: Id,
     /// Numbers of its objects in the table.
     pub(crate) objects: Vec<u32>,
+    /// Whether the log has a record of it, or the open batch.
+    pub(crate) is_recorded: bool,
 }
 
 /// State of the log and of what is in flight.

@@ -167,7 +167,7 @@ async fn load_snapshot(
     name: &str,
     limits: Limits,
 ) -> Result<(Chain, Id)> {
-    let (object, bytes) = snapshots::read(link, name).await?;
+    let (object, bytes) = snapshots::read(link, volume, name).await?;
     let decoded = checkpoint::decode(&bytes).and_then(|(tables, map)| {
         match tables.volume == volume.id && tables.name == name {
             true => {

@@ -1,18 +1,22 @@
 //! Loading the state of a volume: the newest checkpoint, and the log that follows it.
 
+use std::collections::BTreeSet;
+
 use forebay_block::{Context as _, ErrorKind, Result};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 
 use crate::chain::Chain;
 use crate::fault::{Fault, Faults};
+use crate::format::checkpoint::{self, Tables, decode_tables, tables_bytes};
 use crate::format::log::{HEAD_BYTES, Header, header_bytes};
 use crate::format::superblock::Superblock;
-use crate::format::{checkpoint, corrupt, log_name, map_name, seq_of};
+use crate::format::{Id, corrupt, log_name, map_name, seq_of};
 use crate::limits::Limits;
 use crate::link::Link;
+use crate::map::Map;
 
-/// Length of the first read of an object of the log, bytes. Most headers are shorter.
+/// Length of the first read of an object, bytes. Most headers and many tables are shorter.
 const FIRST_READ_BYTES: u64 = 64 << 10;
 /// Number of headers that are read at once.
 const READ_AHEAD: u64 = 16;
@@ -75,9 +79,51 @@ pub(crate) async fn load(
     limits: Limits,
     faults: Faults,
 ) -> Result<(Chain, Option<u64>)> {
+    load_with(link, volume, limits, faults, async |name| {
+        let bytes = link.read_whole(name).await?;
+        let (tables, map) = checkpoint::decode(&bytes)?;
+        Ok((tables, map, bytes.len() as u64))
+    })
+    .await
+}
+
+/// Returns the identities of the snapshots that have a record in the log. Reads no map.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) async fn recorded_snapshots(
+    link: &Link<'_>,
+    volume: &Superblock,
+) -> Result<BTreeSet<Id>> {
+    let read = async |name: &str| Ok((read_tables(link, name).await?, Map::default(), 0));
+    let loaded = load_with(link, volume, Limits::default(), Faults::default(), read).await;
+    loaded.map(|(chain, _)| chain.snapshots)
+}
+
+/// Reads a checkpoint or a snapshot but its map.
+///
+/// # Errors
+/// `NotFound` if there is none. `Corrupt` if it does not verify. Errors of the store.
+pub(crate) async fn read_tables(link: &Link<'_>, name: &str) -> Result<Tables> {
+    let mut bytes = link.read(name, 0..FIRST_READ_BYTES).await?;
+    let len = tables_bytes(&bytes)?;
+    if len > bytes.len() as u64 {
+        bytes = link.read(name, 0..len).await?;
+    }
+    decode_tables(&bytes)
+}
+
+/// As [`load`]. `read` reads and decodes a checkpoint, and returns its length, too.
+async fn load_with(
+    link: &Link<'_>,
+    volume: &Superblock,
+    limits: Limits,
+    faults: Faults,
+    read: impl AsyncFn(&str) -> Result<(Tables, Map, u64)>,
+) -> Result<(Chain, Option<u64>)> {
     loop {
         let newest = newest_checkpoint(link).await?;
-        let Some(mut chain) = load_checkpoint(link, volume, newest, limits).await? else {
+        let Some(mut chain) = load_checkpoint(link, volume, newest, limits, &read).await? else {
             continue;
         };
         chain.faults = faults;
@@ -97,27 +143,28 @@ async fn load_checkpoint(
     volume: &Superblock,
     seq: Option<u64>,
     limits: Limits,
+    read: &impl AsyncFn(&str) -> Result<(Tables, Map, u64)>,
 ) -> Result<Option<Chain>> {
     let Some(seq) = seq else {
         return Ok(Some(Chain::empty(volume.size_bytes, limits)));
     };
     let name = map_name(seq);
-    let bytes = match link.read_whole(&name).await {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let decoded = checkpoint::decode(&bytes).and_then(|(tables, map)| {
-        match tables.volume == volume.id && tables.seq == seq {
-            true => Ok(Chain {
-                checkpoint_bytes: bytes.len() as u64,
-                ..Chain::of(tables, map, limits)
-            }),
-            false => Err(corrupt("it belongs to another volume or place")),
+    let loaded = match read(&name).await {
+        Ok((tables, _, _)) if tables.volume != volume.id || tables.seq != seq => {
+            Err(corrupt("it belongs to another volume or place"))
         }
-    });
+        Ok((tables, map, checkpoint_bytes)) => Ok(Chain {
+            checkpoint_bytes,
+            ..Chain::of(tables, map, limits)
+        }),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound => return Ok(None),
+            ErrorKind::Corrupt | ErrorKind::Unsupported => Err(error),
+            _ => return Err(error),
+        },
+    };
     let what = || format!("checkpoint {name} of {}", link.name());
-    decoded.with_help(what).map(Some)
+    loaded.with_help(what).map(Some)
 }
 
 /// Applies all objects up to the first that is missing.

@@ -14,16 +14,15 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use crate::checkpointer::{capture, delete_free, encode};
 use crate::core::{Core, Pinned};
 use crate::fault::Fault;
-use crate::format::checkpoint::{MAX_NAME_BYTES, Tables, decode_tables, tables_bytes};
-use crate::format::{Id, corrupt, new_id, snapshot_name, superblock};
+use crate::format::checkpoint::{MAX_NAME_BYTES, Tables};
+use crate::format::superblock::{self, Superblock};
+use crate::format::{Id, corrupt, new_id, snapshot_name};
 use crate::link::Link;
 use crate::objects::{Content, Object};
-use crate::replay::WithHelp as _;
+use crate::replay::{self, WithHelp as _, recorded_snapshots};
 use crate::store::Store;
 use crate::writer::{close_any_batch, flushed};
 
-/// Length of the first read of a snapshot, bytes.
-const FIRST_READ_BYTES: u64 = 64 << 10;
 /// Number of snapshots that are read at once.
 const READS: usize = 8;
 
@@ -38,10 +37,11 @@ pub struct Snapshot {
     pub size_bytes: u64,
 }
 
-/// Returns the snapshots of the volume in this folder, by name in ascending order.
+/// Returns the complete snapshots of the volume in this folder, by name in ascending order. Reads
+/// the log since the last checkpoint.
 ///
 /// # Errors
-/// `NotFound` if there is no volume. `Corrupt` for a snapshot that does not verify. Errors of the
+/// `NotFound` if there is no volume. `Corrupt` for an object that does not verify. Errors of the
 /// store.
 ///
 /// # Panics
@@ -56,9 +56,13 @@ pub async fn list_snapshots(store: &dyn Store) -> Result<Vec<Snapshot>> {
         let what = format!("there is no volume in {}", link.name());
         return Err(Error::new(ErrorKind::NotFound, what));
     }
-    found?;
+    let what = || format!("object {} of {}", superblock::NAME, link.name());
+    let volume = Superblock::decode(&found?).with_help(what)?;
+    // A snapshot has its record after its object.
     let tables = read_all(&link).await?;
-    let snapshots = tables.into_iter().map(|it| Snapshot {
+    let recorded = recorded_snapshots(&link, &volume).await?;
+    let complete = tables.into_iter().filter(|it| recorded.contains(&it.id));
+    let snapshots = complete.map(|it| Snapshot {
         name: it.name,
         time: it.time,
         size_bytes: it.size_bytes,
@@ -90,8 +94,8 @@ async fn delete_from(link: &Link<'_>, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the objects of the snapshots of this name. There is more than one if a fenced writer has
-/// left another.
+/// Returns the objects of the snapshots of this name, also of incomplete ones. There is more than
+/// one if a fenced writer has left another.
 async fn find(link: &Link<'_>, name: &str) -> Result<Vec<String>> {
     let listed = link.list("snapshots/").await?;
     let prefix = format!("snapshots/{name}.");
@@ -99,19 +103,28 @@ async fn find(link: &Link<'_>, name: &str) -> Result<Vec<String>> {
     Ok(names.filter(|it| it.starts_with(&prefix)).collect())
 }
 
-/// Reads the newest snapshot of this name. Returns the name of its object, too.
+/// Reads the newest complete snapshot of this name. Returns the name of its object, too.
 ///
 /// # Errors
 /// `NotFound` without one. Errors of the store.
-pub(crate) async fn read(link: &Link<'_>, name: &str) -> Result<(String, Bytes)> {
-    let mut newest = None;
+pub(crate) async fn read(
+    link: &Link<'_>,
+    volume: &Superblock,
+    name: &str,
+) -> Result<(String, Bytes)> {
+    let mut found = Vec::new();
     for object in find(link, name).await? {
         if let Some(tables) = read_tables(link, &object).await? {
-            newest = newest.max(Some((tables.epoch, tables.seq, object)));
+            found.push((tables.epoch, tables.seq, tables.id, object));
         }
     }
-    let Some((_, _, object)) = newest else {
+    if found.is_empty() {
         return Err(missing(link, name));
+    }
+    let recorded = recorded_snapshots(link, volume).await?;
+    let complete = found.into_iter().filter(|it| recorded.contains(&it.2));
+    let Some((_, _, _, object)) = complete.max() else {
+        return Err(incomplete(link, name));
     };
     match link.read_whole(&object).await {
         Ok(bytes) => Ok((object, bytes)),
@@ -123,6 +136,16 @@ pub(crate) async fn read(link: &Link<'_>, name: &str) -> Result<(String, Bytes)>
 /// Error of a snapshot that does not exist.
 fn missing(link: &Link<'_>, name: &str) -> Error {
     let what = format!("volume {} has no snapshot {name:?}", link.name());
+    Error::new(ErrorKind::NotFound, what)
+}
+
+/// Error of a snapshot whose creation has failed or goes on.
+fn incomplete(link: &Link<'_>, name: &str) -> Error {
+    let what = format!(
+        "volume {}: the snapshot {name:?} is not complete\n\
+         help: wait for its creation; if that has failed, delete it, and create another",
+        link.name()
+    );
     Error::new(ErrorKind::NotFound, what)
 }
 
@@ -155,12 +178,7 @@ pub(crate) async fn read_all(link: &Link<'_>) -> Result<Vec<Tables>> {
 /// Reads a snapshot but its map. Returns `None` if it has been deleted.
 async fn read_tables(link: &Link<'_>, object: &str) -> Result<Option<Tables>> {
     let tables = async {
-        let mut bytes = link.read(object, 0..FIRST_READ_BYTES).await?;
-        let len = tables_bytes(&bytes)?;
-        if len > bytes.len() as u64 {
-            bytes = link.read(object, 0..len).await?;
-        }
-        let tables = decode_tables(&bytes)?;
+        let tables = replay::read_tables(link, object).await?;
         match snapshot_name(&tables.name, &tables.id) == object {
             true => Ok(tables),
             false => Err(corrupt("it has another name")),
@@ -210,6 +228,7 @@ pub(crate) async fn pin_all(core: &Core) -> Result<()> {
         let pinned = Pinned {
             id: tables.id,
             objects: numbers,
+            is_recorded: true,
         };
         core.pinned.borrow_mut().insert(tables.name, pinned);
     }
@@ -236,6 +255,7 @@ pub(crate) async fn create(core: &Rc<Core>, name: &str) -> Result<()> {
     let pinned = Pinned {
         id,
         objects: captured.objects.clone(),
+        is_recorded: false,
     };
     change_pins(core, &pinned, true);
     let content = match encode(core, captured).await {
@@ -245,10 +265,32 @@ pub(crate) async fn create(core: &Rc<Core>, name: &str) -> Result<()> {
             return Err(error);
         }
     };
-    // From here on the object may exist whatever the answer is, so the pins stay.
-    // If it exists, an earlier attempt has created it: its name has a random part.
+    {
+        let mut all = core.pinned.borrow_mut();
+        let is_taken = all.get(name).is_some_and(|it| it.is_recorded);
+        let unused = match is_taken {
+            true => Some(pinned),
+            // The earlier one gets no record: see below.
+            false => all.insert(name.to_owned(), pinned),
+        };
+        drop(all);
+        if let Some(unused) = unused {
+            change_pins(core, &unused, false);
+        }
+        if is_taken {
+            return Err(exists(core, name));
+        }
+    }
+    // From here on the object may exist whatever the answer is, so the pins stay until it is
+    // deleted. If it exists, an earlier attempt has created it: its name has a random part.
     core.link.create(&object, &content).await?;
-    core.pinned.borrow_mut().insert(name.to_owned(), pinned);
+    match core.pinned.borrow_mut().get_mut(name) {
+        Some(pinned) if pinned.id == id => pinned.is_recorded = true,
+        _ => {
+            let what = format!("the snapshot {name:?} was deleted during its creation");
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+    }
     if core.faults.has(Fault::UnrecordedSnapshot) {
         return Ok(());
     }
@@ -282,7 +324,7 @@ fn change_pins(core: &Core, pinned: &Pinned, is_pinned: bool) {
     }
 }
 
-/// Deletes a snapshot, and the objects that only it pinned.
+/// Deletes a snapshot, also an incomplete one, and the objects that only it pinned.
 ///
 /// # Errors
 /// `NotFound` without a snapshot of this name. Errors of the store.

@@ -10,6 +10,7 @@ use forebay_block::{Error, ErrorKind};
 use super::*;
 use crate::link::Link;
 use crate::options::Times;
+use crate::snapshots::list_snapshots;
 use crate::store::{Answer, Creation, Listed, Progress};
 use crate::testing::MemoryStore;
 
@@ -27,6 +28,7 @@ struct Bad {
     rate: Cell<Option<u64>>,
     /// Length from which on a checkpoint is too long.
     longest: Cell<Option<usize>>,
+    refuses_log: Cell<bool>,
     /// Number of creations.
     creations: Cell<u32>,
 }
@@ -43,6 +45,9 @@ impl Store for Bad {
             self.transfer(content.len()).await;
             if name.starts_with("map/") && self.longest.get().is_some_and(|it| content.len() > it) {
                 return Err(Error::new(ErrorKind::Unsupported, "413 Too Large"));
+            }
+            if self.refuses_log.get() && name.starts_with("log/") {
+                return Err(Error::new(ErrorKind::Io, "503 Slow Down"));
             }
             if self.replaces.get() {
                 self.memory.set(name, None);
@@ -355,5 +360,47 @@ fn a_close_ends_after_two_minutes_and_names_the_loss() {
         assert!(report.contains("8192 unflushed bytes ARE LOST"), "{report}");
         let refused = read(&volume, 0, 4096).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
+    });
+}
+
+#[test]
+fn a_snapshot_whose_creation_failed_is_not_listed_and_can_be_deleted() {
+    run(async {
+        let store = Rc::new(Bad::default());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        volume.write(0, filled(4096, 1)).await.unwrap();
+        volume.snapshot("whole").await.unwrap();
+        // The store takes the object of the snapshot, and not its record in the log.
+        store.refuses_log.set(true);
+        volume.flush().await.unwrap();
+        let error = volume.snapshot("part").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        let listed = store.list("snapshots/").await.unwrap();
+        assert_eq!(listed.len(), 2, "{listed:?}");
+        let names = async || {
+            let listed = list_snapshots(&*store).await.unwrap();
+            let names = listed.into_iter().map(|it| it.name);
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(names().await, ["whole"]);
+        let error = open(&store, snapshot("part")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(
+            error.report().contains("not complete"),
+            "{}",
+            error.report()
+        );
+        open(&store, snapshot("whole")).await.unwrap();
+        volume.delete_snapshot("part").await.unwrap();
+        store.refuses_log.set(false);
+        rt::sleep(Duration::from_secs(60)).await;
+        volume.snapshot("part").await.unwrap();
+        assert_eq!(names().await, ["part", "whole"]);
+        // Nothing is pinned any more.
+        volume.delete_snapshot("part").await.unwrap();
+        volume.delete_snapshot("whole").await.unwrap();
+        volume.discard(0, MIB).await.unwrap();
+        volume.close().await.unwrap();
+        assert_eq!(volume.usage().stored_bytes, 0);
     });
 }
