@@ -2,14 +2,13 @@ use std::time::Duration;
 
 use forebay_block::ErrorKind;
 use forebay_io::sim::Rng;
-use proptest::collection::vec;
-use proptest::prelude::*;
 
 use super::checkpoint::{Encoder, Entry, Tables};
 use super::log::{Chunk, Header, Kind, Record};
 use super::superblock::Superblock;
 use super::*;
 use crate::map::{Map, Place};
+use crate::testing::{decode_all, repair};
 
 fn superblock() -> Superblock {
     Superblock {
@@ -96,47 +95,6 @@ fn encoded_checkpoint() -> Vec<u8> {
     encoder.finish().to_vec()
 }
 
-/// Sets all checksums to what they should be, as far as the lengths allow.
-fn repair(bytes: &mut [u8]) {
-    let put = |at: usize, value: u32, bytes: &mut [u8]| {
-        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-    };
-    match bytes.get(..8) {
-        Some(b"FBOBJVOL") if bytes.len() == 64 => put(60, crc32c(&bytes[..60]), bytes),
-        Some(b"FBOBJLOG") if bytes.len() >= 128 => {
-            put(12, crc32c(&bytes[128..]), bytes);
-            put(124, crc32c(&bytes[..124]), bytes);
-        }
-        Some(b"FBOBJMAP") if bytes.len() >= 160 => {
-            put(156, crc32c(&bytes[..156]), bytes);
-            let end = checkpoint::tables_bytes(bytes).unwrap_or(u64::MAX);
-            let end = usize::try_from(end).unwrap_or(usize::MAX).min(bytes.len());
-            put(12, crc32c(&bytes[160..end]), bytes);
-            put(128, crc32c(&bytes[end..]), bytes);
-            put(156, crc32c(&bytes[..156]), bytes);
-        }
-        _ => {}
-    }
-}
-
-/// Decodes bytes as everything. Only an error is allowed.
-fn decode_all(bytes: &[u8]) {
-    let flaws = [
-        Superblock::decode(bytes).err(),
-        Header::decode(bytes).err(),
-        log::header_bytes(bytes).err(),
-        checkpoint::tables_bytes(bytes).err(),
-        checkpoint::decode_tables(bytes).err(),
-        checkpoint::decode(bytes).err(),
-    ];
-    for flaw in flaws.into_iter().flatten() {
-        assert!(matches!(
-            flaw.kind(),
-            ErrorKind::Corrupt | ErrorKind::Unsupported
-        ));
-    }
-}
-
 #[test]
 fn objects_are_decoded_as_they_were_encoded() {
     assert_eq!(
@@ -170,7 +128,7 @@ fn every_changed_byte_is_noticed() {
             assert!(Superblock::decode(&bad).is_err());
             assert!(Header::decode(&bad).is_err());
             assert!(checkpoint::decode(&bad).is_err());
-            decode_all(&good[..at]);
+            assert!(decode_all(&good[..at]) <= 1);
         }
     }
 }
@@ -197,7 +155,7 @@ fn changed_fields_with_good_checksums_are_no_panic() {
             }
         }
         repair(&mut bytes);
-        decode_all(&bytes);
+        assert!(decode_all(&bytes) <= 1);
         decoded[0] += u32::from(Superblock::decode(&bytes).is_ok());
         decoded[1] += u32::from(Header::decode(&bytes).is_ok());
         decoded[2] += u32::from(checkpoint::decode(&bytes).is_ok());
@@ -229,7 +187,7 @@ fn numbers_that_could_overflow_are_refused() {
             let mut bytes = good.clone();
             bytes[at..at + 8].fill(0xff);
             repair(&mut bytes);
-            decode_all(&bytes);
+            assert!(decode_all(&bytes) <= 1);
             assert!(Superblock::decode(&bytes).is_err());
             assert!(Header::decode(&bytes).is_err());
             assert!(checkpoint::decode(&bytes).is_err());
@@ -248,21 +206,5 @@ fn places_in_names_are_exact() {
         "log/00000000000000001f",
     ] {
         assert_eq!(seq_of(name), None, "{name}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn arbitrary_bytes_are_no_panic(
-        kind in 0..4_usize,
-        mut bytes in vec(any::<u8>(), 0..600),
-    ) {
-        let magics = [*b"FBOBJVOL", *b"FBOBJLOG", *b"FBOBJMAP"];
-        if let (Some(magic), true) = (magics.get(kind), bytes.len() >= 16) {
-            bytes[..8].copy_from_slice(magic);
-            bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-            repair(&mut bytes);
-        }
-        decode_all(&bytes);
     }
 }
