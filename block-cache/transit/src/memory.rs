@@ -264,9 +264,9 @@ impl Memory {
         set(&self.buf, Self::header_at(slot) + 8, 0);
     }
 
-    /// A flush of the device failed: the next process shall know.
-    pub(crate) fn poison(&self) {
-        set(&self.buf, AT_POISON, 1);
+    /// Records for the next process whether a flush of the device has failed.
+    pub(crate) fn set_poisoned(&self, is_poisoned: bool) {
+        set(&self.buf, AT_POISON, u64::from(is_poisoned));
     }
 
     const fn header_at(slot: u32) -> usize {

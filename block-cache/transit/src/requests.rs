@@ -363,15 +363,21 @@ impl Core {
         );
         match self.refusal.take() {
             Some((block, error)) => {
+                // A layer above takes other errors of a flush for a loss.
+                let kind = match error.kind() {
+                    ErrorKind::Unreachable => ErrorKind::Unreachable,
+                    _ => ErrorKind::Io,
+                };
                 let source = error.context(format!("writing block {block}"));
-                Error::with_source(ErrorKind::Io, message, source)
+                Error::with_source(kind, message, source)
             }
             None => Error::new(ErrorKind::Io, message),
         }
     }
 
     /// Flushes the device. After a failed flush no later one is trusted: data written since the
-    /// last good flush has left its slots, and cannot be rewritten.
+    /// last good flush has left its slots, and cannot be rewritten. Exception: a device whose peer
+    /// is [`ErrorKind::Unreachable`] has that data, and a later flush covers it.
     async fn flush_device(&self) -> Result<()> {
         // One at a time: of two, the one with the error for lost data might be answered last.
         self.flushing.acquire(1).await;
@@ -385,11 +391,19 @@ impl Core {
         let error = match failed {
             Some(error) => error,
             None => match self.device.flush().await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.memory.set_poisoned(false);
+                    return Ok(());
+                }
+                // The device has every acknowledged change until this process ends.
+                Err(error) if error.kind() == ErrorKind::Unreachable => {
+                    self.memory.set_poisoned(true);
+                    return Err(error);
+                }
                 Err(error) => error,
             },
         };
-        self.memory.poison();
+        self.memory.set_poisoned(true);
         *self.flush_failed.borrow_mut() = Some(error.clone());
         Err(Error::with_source(
             ErrorKind::Lost,

@@ -112,8 +112,13 @@ impl Gate {
 
     /// Has a request fail, without an effect.
     pub(super) fn refuse(&self, index: usize) {
+        self.refuse_with(index, ErrorKind::Io);
+    }
+
+    /// As [`Gate::refuse`], with an error of this kind.
+    pub(super) fn refuse_with(&self, index: usize, kind: ErrorKind) {
         let (_, done, _) = self.0.state.borrow_mut().waiting.remove(index);
-        done.complete(Err(ErrorKind::Io.into()));
+        done.complete(Err(kind.into()));
     }
 }
 

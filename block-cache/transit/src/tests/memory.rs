@@ -62,7 +62,7 @@ fn only_whole_blocks_count_and_the_newer_of_two_versions() {
     assert_eq!(left.slots, [found(1, 41, 6), found(0, 40, 7)]);
     assert!(!left.poisoned);
     memory.retire(0);
-    memory.poison();
+    memory.set_poisoned(true);
     let (_, left) = open(bytes.clone(), OWNER, false).expect("the same");
     assert_eq!(
         left.slots,

@@ -288,6 +288,28 @@ fn a_failed_flush_of_the_device_is_not_retried_into_success() {
     });
 }
 
+/// A remote device has what it acknowledged, while its peer is away.
+#[test]
+fn a_flush_without_the_peer_of_the_device_loses_nothing() {
+    scene(16, Policy::CAITI, |it| {
+        it.write(0, 1);
+        let flush = it.flush();
+        it.pass(0);
+        it.gate.refuse_with(0, ErrorKind::Unreachable);
+        it.run();
+        assert_eq!(it.answer(flush), Err(ErrorKind::Unreachable));
+        let flush = it.flush();
+        it.pass(0);
+        assert_eq!(it.answer(flush), Ok(()), "{:?}", it.cache);
+        it.write(1, 2);
+        let flush = it.flush();
+        it.gate.refuse_with(0, ErrorKind::Unreachable);
+        it.run();
+        assert_eq!(it.answer(flush), Err(ErrorKind::Unreachable));
+        assert_eq!(it.read(1), Some(2), "its slot is kept");
+    });
+}
+
 #[test]
 fn nobody_waits_for_slots_that_never_come_free() {
     for policy in [
