@@ -4,6 +4,8 @@
 //! that no later flush of such a writer is good. `docs/internals/object-volumes.md` has the
 //! argument.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::system::wall_clock;
@@ -14,7 +16,7 @@ use crate::chain::Chain;
 use crate::fault::{Fault, Faults};
 use crate::format::log::{Header, Kind};
 use crate::format::superblock::Superblock;
-use crate::format::{Id, PIPELINE, log_name, new_id};
+use crate::format::{Id, PIPELINE, log_name};
 use crate::limits::Limits;
 use crate::link::Link;
 use crate::replay::{follow, is_newest, load, read_header};
@@ -109,28 +111,92 @@ pub(crate) async fn fenced(link: &Link<'_>, volume: &Superblock, seen: &Header) 
     Error::new(ErrorKind::Busy, what)
 }
 
+/// Condition of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    /// None.
+    Always,
+    /// No other writer has claimed the log since it was loaded.
+    SameWriter,
+}
+
+/// Properties of a claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// Identity of the writer.
+    pub(crate) id: Id,
+    /// New size of the volume, bytes; `None` for the size that it has.
+    pub(crate) size_bytes: Option<u64>,
+    pub(crate) condition: Condition,
+}
+
+/// Writer that has claimed a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimant {
+    /// Identity of the writer.
+    pub id: Id,
+    /// Its process and host.
+    pub text: String,
+    /// Time of its claim, since 1970.
+    pub time: Duration,
+}
+
+/// Returns the writer whose claim is at this place; `None` for place 0, which no claim has.
+///
+/// # Errors
+/// `Corrupt` if the claim does not verify. Errors of the store.
+pub(crate) async fn claimant(
+    link: &Link<'_>,
+    volume: &Superblock,
+    seq: u64,
+) -> Result<Option<Claimant>> {
+    if seq == 0 {
+        return Ok(None);
+    }
+    let claim = read_header(link, volume, seq).await?;
+    Ok(Some(Claimant {
+        id: claim.writer,
+        text: claim.text,
+        time: claim.time,
+    }))
+}
+
+/// Error of a start that another one has overtaken.
+pub(crate) fn taken(link: &Link<'_>, how: &str) -> Error {
+    let what = format!(
+        "volume {}: {how}\n\
+         help: stop one of the two daemons, and start the one that is to serve the volume",
+        link.name()
+    );
+    Error::new(ErrorKind::Busy, what)
+}
+
 /// Claims the log. Returns the state of the volume at the writer's first place, and the place of
-/// the checkpoint that it began with. A larger `size` is the new size of the volume.
+/// the checkpoint that it began with. `known` is a state that was loaded before. A larger size is
+/// the new size of the volume.
 ///
 /// # Errors
 /// - `InvalidInput` for a size that is less than that of the volume.
-/// - `Busy` if another writer claims the log at the same time.
+/// - `Busy` if another writer claims the log at the same time, or has claimed it against the
+///   condition.
 /// - `Corrupt` if an object does not verify. Errors of the store.
 pub(crate) async fn claim(
     link: &Link<'_>,
     volume: &Superblock,
-    size: Option<u64>,
+    wanted: &Wanted,
+    mut known: Option<(Chain, Option<u64>)>,
     limits: Limits,
     faults: Faults,
 ) -> Result<(Chain, Writer, Option<u64>)> {
-    let id = new_id();
+    let seen = known.as_ref().map(|(chain, _)| chain.claim);
+    let seen = seen.filter(|_| wanted.condition == Condition::SameWriter);
     loop {
-        let (mut chain, base) = load(link, volume, limits, faults).await?;
-        let size_bytes = size.unwrap_or(chain.size_bytes);
-        if size_bytes < chain.size_bytes {
-            return Err(smaller(link, size_bytes, chain.size_bytes));
-        }
-        let claimed = append_claim(link, volume, &mut chain, size_bytes, id).await;
+        // A known state may be old: the objects that follow are applied where they are in the way.
+        let (mut chain, base) = match known.take() {
+            Some(known) => known,
+            None => load(link, volume, limits, faults).await?,
+        };
+        let claimed = append_claim(link, volume, &mut chain, wanted, seen).await;
         let is_error = claimed
             .as_ref()
             .is_err_and(|it| it.kind() != ErrorKind::Corrupt);
@@ -147,6 +213,17 @@ pub(crate) async fn claim(
     }
 }
 
+/// Checks that a volume of `has_bytes` can get this size.
+///
+/// # Errors
+/// `InvalidInput` for a size that is less.
+pub(crate) fn check_growth(link: &Link<'_>, size_bytes: u64, has_bytes: u64) -> Result<()> {
+    match size_bytes < has_bytes {
+        true => Err(smaller(link, size_bytes, has_bytes)),
+        false => Ok(()),
+    }
+}
+
 fn smaller(link: &Link<'_>, size_bytes: u64, has_bytes: u64) -> Error {
     let what = format!(
         "volume {}: its size is {has_bytes} bytes; {size_bytes} are less\n\
@@ -157,18 +234,29 @@ fn smaller(link: &Link<'_>, size_bytes: u64, has_bytes: u64) -> Error {
 }
 
 /// Creates the claim at the first free place. Returns `None` if the log has to be loaded again.
+/// `seen` is the place of the claim that has to be the last one.
 async fn append_claim(
     link: &Link<'_>,
     volume: &Superblock,
     chain: &mut Chain,
-    size_bytes: u64,
-    id: Id,
+    wanted: &Wanted,
+    seen: Option<u64>,
 ) -> Result<Option<Writer>> {
     loop {
+        if seen.is_some_and(|seen| seen != chain.claim) {
+            let claimant = claimant(link, volume, chain.claim).await?;
+            let who = claimant.map_or_else(|| "another writer".to_owned(), |it| it.text);
+            return Err(taken(
+                link,
+                &format!("{who} took it over during this start"),
+            ));
+        }
+        let size_bytes = wanted.size_bytes.unwrap_or(chain.size_bytes);
+        check_growth(link, size_bytes, chain.size_bytes)?;
         let seq = chain.seq + 1;
         let writer = Writer {
             volume: volume.clone(),
-            id,
+            id: wanted.id,
             epoch: chain.epoch + 1,
             claim: seq,
             size_bytes,

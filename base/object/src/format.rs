@@ -27,10 +27,11 @@ pub(crate) const VERSION: u16 = 1;
 pub(crate) const PIPELINE: u64 = 4;
 
 /// A random identity of a volume, a writer or a snapshot.
-pub(crate) type Id = [u8; 16];
+pub type Id = [u8; 16];
 
 /// Returns a new random identity.
-pub(crate) fn new_id() -> Id {
+#[must_use]
+pub fn new_id() -> Id {
     let mut id = [0; 16];
     forebay_io::system::random(&mut id);
     id

@@ -39,6 +39,8 @@ mod usage;
 mod volume;
 mod writer;
 
+pub use claim::Claimant;
+pub use format::{Id, new_id};
 pub use options::{Access, Options, Times};
 pub use snapshots::{Snapshot, delete_snapshot, list_snapshots};
 pub use usage::Usage;

@@ -18,12 +18,14 @@ use crate::usage::Usage;
 const READ_BYTES: u64 = 16 << 20;
 
 /// A store, shared or borrowed.
+#[derive(Clone)]
 enum Handle<'a> {
     Shared(Rc<dyn Store>),
     Borrowed(&'a dyn Store),
 }
 
 /// A store with repetitions.
+#[derive(Clone)]
 pub(crate) struct Link<'a> {
     handle: Handle<'a>,
     pub(crate) times: Times,

@@ -9,7 +9,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::system::wall_clock;
 
 use crate::chain::Chain;
-use crate::claim::claim;
+use crate::claim::{Condition, Wanted, Writer, check_growth, claim, taken};
 use crate::core::{Core, Log};
 use crate::fault::Faults;
 use crate::format::superblock::{self, Superblock};
@@ -24,13 +24,22 @@ use crate::store::{Creation, Store};
 /// A size is a multiple of this, bytes.
 const SIZE_UNIT_BYTES: u64 = 4096;
 
-/// Opens a volume.
+/// Work that a claim has left to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prepared {
+    /// Whether the object `volume` is still to be created.
+    pub(crate) is_new: bool,
+    /// New size of the volume, bytes; `None` for the size that it has.
+    pub(crate) size_bytes: Option<u64>,
+}
+
+/// Opens a volume to read it, and checks it as its access needs. Changes nothing in the log.
 pub(crate) async fn open(
     store: Rc<dyn Store>,
-    options: Options,
+    options: &Options,
     limits: Limits,
     faults: Faults,
-) -> Result<Core> {
+) -> Result<(Core, Option<Prepared>)> {
     let link = Link::new(store, options.times);
     check_size(options.size_bytes)?;
     if let Some(name) = &options.snapshot {
@@ -40,48 +49,109 @@ pub(crate) async fn open(
     let is_new = found
         .as_ref()
         .is_err_and(|it| it.kind() == ErrorKind::NotFound);
-    let may_create = options.access == Access::Serve && options.snapshot.is_none();
-    if may_create {
+    let is_served = options.access != Access::Look && options.snapshot.is_none();
+    if is_served {
         probe(&link).await?;
     }
-    let bytes = match (is_new, options.size_bytes) {
-        (false, _) => found?,
-        (true, Some(size)) if may_create => create(&link, size).await?,
-        (true, size) => return Err(not_found(&link, &options, size)),
+    let volume = match (is_new, options.size_bytes) {
+        (false, _) => decode(&link, &found?)?,
+        (true, Some(size_bytes)) if is_served => Superblock {
+            id: new_id(),
+            size_bytes,
+            time: wall_clock(),
+        },
+        (true, size) => return Err(not_found(&link, options, size)),
     };
-    let what = || format!("object {} of {}", superblock::NAME, link.name());
-    let volume = Superblock::decode(&bytes).with_help(what)?;
-    let (chain, writer, base, identity) = match (&options.snapshot, options.access) {
-        (Some(name), _) => {
+    let (chain, base, identity) = match &options.snapshot {
+        Some(name) => {
             let (chain, id) = load_snapshot(&link, &volume, name, limits).await?;
-            (chain, None, None, id)
+            (chain, None, id)
         }
-        (None, Access::Look) => {
+        None if is_new => (Chain::empty(volume.size_bytes, limits), None, volume.id),
+        None => {
             let (chain, base) = load(&link, &volume, limits, faults).await?;
-            (chain, None, base, volume.id)
-        }
-        (None, Access::Serve) => {
-            let size = options.size_bytes;
-            let (chain, writer, base) = claim(&link, &volume, size, limits, faults).await?;
-            (chain, Some(writer), base, volume.id)
+            (chain, base, volume.id)
         }
     };
-    let core = Core {
+    let prepared = Prepared {
+        is_new,
+        size_bytes: options.size_bytes,
+    };
+    if let (true, Some(size)) = (is_served, options.size_bytes) {
+        check_growth(&link, size, chain.size_bytes)?;
+    }
+    let log = Log::new(Chain { faults, ..chain }, base);
+    let core = core_of(link, volume, identity, None, log, limits, faults);
+    Ok((core, is_served.then_some(prepared)))
+}
+
+fn core_of(
+    link: Link<'static>,
+    volume: Superblock,
+    identity: Id,
+    writer: Option<Writer>,
+    log: Log,
+    limits: Limits,
+    faults: Faults,
+) -> Core {
+    Core {
         link,
         volume,
         identity,
         writer,
         limits,
         faults,
-        log: RefCell::new(Log::new(chain, base)),
+        log: RefCell::new(log),
         pinned: RefCell::new(BTreeMap::new()),
         work: forebay_io::sync::WaitList::new(),
         closing: Cell::new(false),
-    };
-    if core.writer.is_some() {
-        pin_all(&core).await?;
     }
+}
+
+/// Claims the log of a volume that was opened as `seen`, whose requests fail from now on. Creates a
+/// new volume first. Returns the volume with the writer `id`.
+pub(crate) async fn serve(
+    seen: &Core,
+    prepared: Prepared,
+    id: Id,
+    condition: Condition,
+) -> Result<Core> {
+    let what = format!("volume {}: it is being claimed", seen.link.name());
+    seen.fail(&Error::new(ErrorKind::Busy, what));
+    let link = seen.link.clone();
+    // It may be large.
+    let (chain, base) = {
+        let mut log = seen.log.borrow_mut();
+        (std::mem::take(&mut log.chain), log.checkpoint)
+    };
+    let mut volume = seen.volume.clone();
+    let mut known = Some((chain, base));
+    if prepared.is_new {
+        let found = decode(&link, &create(&link, &volume).await?)?;
+        if found.id != volume.id {
+            if condition == Condition::SameWriter {
+                return Err(taken(&link, "another process has just created it"));
+            }
+            (volume, known) = (found, None);
+        }
+    }
+    let wanted = Wanted {
+        id,
+        size_bytes: prepared.size_bytes,
+        condition,
+    };
+    let (limits, faults) = (seen.limits, seen.faults);
+    let (chain, writer, base) = claim(&link, &volume, &wanted, known, limits, faults).await?;
+    let identity = volume.id;
+    let log = Log::new(chain, base);
+    let core = core_of(link, volume, identity, Some(writer), log, limits, faults);
+    pin_all(&core).await?;
     Ok(core)
+}
+
+fn decode(link: &Link<'_>, bytes: &Bytes) -> Result<Superblock> {
+    Superblock::decode(bytes)
+        .with_help(|| format!("object {} of {}", superblock::NAME, link.name()))
 }
 
 fn check_size(size_bytes: Option<u64>) -> Result<()> {
@@ -111,7 +181,7 @@ fn not_found(link: &Link<'_>, options: &Options, size: Option<u64>) -> Error {
 }
 
 /// Creates the object `volume`, unless another process does. Returns its content.
-async fn create(link: &Link<'_>, size_bytes: u64) -> Result<Bytes> {
+async fn create(link: &Link<'_>, volume: &Superblock) -> Result<Bytes> {
     if !link.list("log/").await?.is_empty() {
         // Another process may have created the volume just now.
         let found = link.read(superblock::NAME, 0..superblock::BYTES + 1).await;
@@ -120,12 +190,7 @@ async fn create(link: &Link<'_>, size_bytes: u64) -> Result<Bytes> {
             found => found,
         };
     }
-    let superblock = Superblock {
-        id: new_id(),
-        size_bytes,
-        time: wall_clock(),
-    };
-    let content = superblock.encode();
+    let content = volume.encode();
     match link.create(superblock::NAME, &content).await? {
         Creation::Created => Ok(content),
         Creation::Exists => link.read(superblock::NAME, 0..superblock::BYTES + 1).await,

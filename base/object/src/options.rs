@@ -7,6 +7,10 @@ use std::time::Duration;
 pub enum Access {
     /// It is read and written. This process becomes its writer, and fences an earlier one.
     Serve,
+    /// It is read, and going to be served. It is checked as for [`Access::Serve`], and has its
+    /// later size. A writer elsewhere stays the writer until
+    /// [`ObjectVolume::claim`](crate::ObjectVolume::claim), which also creates a new volume.
+    Prepare,
     /// It is read, and nothing in the store changes. A writer elsewhere stays the writer.
     Look,
 }

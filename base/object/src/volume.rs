@@ -1,6 +1,6 @@
 //! A volume in object storage as a block device.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,13 +14,14 @@ use forebay_io::rt;
 use forebay_io::sync::Promise;
 
 use crate::background;
+use crate::claim::{Claimant, Condition, claimant};
 use crate::closing::finish;
 use crate::core::{Change, Core};
 use crate::fault::Faults;
-use crate::format::SECTOR_BYTES;
+use crate::format::{Id, SECTOR_BYTES, new_id};
 use crate::limits::Limits;
-use crate::open::open;
-use crate::options::Options;
+use crate::open::{Prepared, open, serve};
+use crate::options::{Access, Options};
 use crate::reader;
 use crate::snapshots;
 use crate::store::Store;
@@ -36,12 +37,38 @@ const CLOSE: Duration = Duration::from_secs(120);
 ///
 /// Dropping it ends its tasks. Writes that no flush covered may be lost then.
 pub struct ObjectVolume {
-    core: Rc<Core>,
+    state: RefCell<State>,
     info: DeviceInfo,
-    /// Set when the background task has ended.
-    ended: Promise<()>,
+    /// Work of the claim that is still to be made.
+    prepared: Cell<Option<Prepared>>,
     /// Outcome of the first close.
     closed: RefCell<Option<Promise<Result<()>>>>,
+}
+
+/// Part of a volume that a claim replaces.
+#[derive(Clone)]
+struct State {
+    core: Rc<Core>,
+    /// Set when the background task has ended.
+    ended: Promise<()>,
+}
+
+impl State {
+    /// Starts the background task of a writer.
+    fn begin(core: Core) -> Self {
+        let (core, ended) = (Rc::new(core), Promise::new());
+        match core.writer.is_some() {
+            true => {
+                let (core, ended) = (Rc::clone(&core), ended.clone());
+                rt::spawn(async move {
+                    background::run(core).await;
+                    ended.set(());
+                });
+            }
+            false => ended.set(()),
+        }
+        Self { core, ended }
+    }
 }
 
 impl ObjectVolume {
@@ -70,9 +97,12 @@ impl ObjectVolume {
         limits: Limits,
         faults: Faults,
     ) -> Result<Rc<Self>> {
-        let snapshot = options.snapshot.clone();
-        let core = Rc::new(open(store, options, limits, faults).await?);
-        let name = match snapshot {
+        let (mut core, mut prepared) = open(store, &options, limits, faults).await?;
+        if let (Some(claim), Access::Serve) = (prepared, options.access) {
+            core = serve(&core, claim, new_id(), Condition::Always).await?;
+            prepared = None;
+        }
+        let name = match &options.snapshot {
             Some(snapshot) => format!("{}@{snapshot}", core.link.name()),
             None => core.link.name(),
         };
@@ -80,49 +110,81 @@ impl ObjectVolume {
             .identity
             .first_chunk()
             .map_or(0, |it| u64::from_le_bytes(*it));
+        let wanted = prepared.and_then(|it| it.size_bytes).unwrap_or(0);
+        let size_bytes = core.log.borrow().chain.size_bytes.max(wanted);
         let info = DeviceInfo {
             physical_block_bytes: PHYSICAL_BYTES,
-            buffers_in_process: core.writer.is_some(),
+            buffers_in_process: prepared.is_some(),
             atomic_write_bytes: u32::try_from(ATOMIC_SECTORS * SECTOR_BYTES).expect("small"),
             identity: Identity::of(medium.max(1)),
-            ..DeviceInfo::new(name, core.log.borrow().chain.size_bytes)
+            ..DeviceInfo::new(name, size_bytes)
         };
-        let ended = Promise::new();
-        match core.writer.is_some() {
-            true => {
-                let (core, ended) = (Rc::clone(&core), ended.clone());
-                rt::spawn(async move {
-                    background::run(core).await;
-                    ended.set(());
-                });
-            }
-            false => ended.set(()),
-        }
         Ok(Rc::new(Self {
-            core,
+            state: RefCell::new(State::begin(core)),
             info,
-            ended,
+            prepared: Cell::new(prepared),
             closed: RefCell::new(None),
         }))
+    }
+
+    fn core(&self) -> Rc<Core> {
+        Rc::clone(&self.state.borrow().core)
+    }
+
+    /// Returns whether [`ObjectVolume::claim`] would create the volume.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.prepared.get().is_some_and(|it| it.is_new)
+    }
+
+    /// Returns the last writer that has claimed the volume; `None` if none has.
+    ///
+    /// # Errors
+    /// `Corrupt` if the claim does not verify. Errors of the store.
+    pub async fn last_writer(&self) -> Result<Option<Claimant>> {
+        let core = self.core();
+        let claim = core.log.borrow().chain.claim;
+        claimant(&core.link, &core.volume, claim).await
+    }
+
+    /// Becomes the writer `id` of a volume that was opened with [`Access::Prepare`], and fences an
+    /// earlier writer. Creates the volume if it is new, and extends one that is smaller than its
+    /// options say. Requests in progress fail. No two claims have one identity.
+    ///
+    /// # Errors
+    /// - `InvalidInput` if the volume was not opened so, or is claimed already.
+    /// - `Busy` if another writer has claimed the volume since it was opened, without a change. If
+    ///   another writer claims it at the same time.
+    /// - Errors of the store. The volume may be claimed then. It is of no use any more.
+    pub async fn claim(&self, id: Id) -> Result<()> {
+        let prepared = self.prepared.take();
+        let prepared = prepared.ok_or(ErrorKind::InvalidInput)?;
+        let core = serve(&self.core(), prepared, id, Condition::SameWriter).await?;
+        if self.closed.borrow().is_some() {
+            return Err(closed());
+        }
+        *self.state.borrow_mut() = State::begin(core);
+        Ok(())
     }
 
     /// Returns whether it accepts no writes.
     #[must_use]
     pub fn read_only(&self) -> bool {
-        self.core.writer.is_none()
+        self.core().writer.is_none()
     }
 
     /// Returns its use of the store.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let log = self.core.log.borrow();
+        let core = self.core();
+        let log = core.log.borrow();
         let sums = log.chain.objects.sums();
         Usage {
             live_bytes: sums.live_bytes + sums.pinned_live_bytes,
             stored_bytes: sums.stored_bytes + sums.pinned_bytes + sums.dead_bytes + sums.free_bytes,
             objects: log.chain.objects.len() as u64,
             mapped_bytes: log.chain.map.sectors() * SECTOR_BYTES,
-            ..self.core.link.counts()
+            ..core.link.counts()
         }
     }
 
@@ -135,7 +197,7 @@ impl ObjectVolume {
     /// - `ReadOnly` for a volume that is not served.
     /// - Errors of the store. The snapshot may exist then.
     pub async fn snapshot(&self, name: &str) -> Result<()> {
-        snapshots::create(&self.core, name).await
+        snapshots::create(&self.core(), name).await
     }
 
     /// Deletes a snapshot, and the objects that only it needed.
@@ -145,7 +207,7 @@ impl ObjectVolume {
     /// - `ReadOnly` for a volume that is not served.
     /// - Errors of the store.
     pub async fn delete_snapshot(&self, name: &str) -> Result<()> {
-        snapshots::delete(&self.core, name).await
+        snapshots::delete(&self.core(), name).await
     }
 
     /// As [`ObjectVolume::close_within`], with a limit of two minutes.
@@ -172,7 +234,7 @@ impl ObjectVolume {
         *self.closed.borrow_mut() = Some(outcome.clone());
         self.end_background();
         // A task goes on if the caller does not wait for it.
-        let (core, ended, closing) = (Rc::clone(&self.core), self.ended.clone(), outcome.clone());
+        let (State { core, ended }, closing) = (self.state.borrow().clone(), outcome.clone());
         let until = rt::now() + limit;
         rt::spawn(async move {
             let result = finish(&core, ended, until).await;
@@ -183,8 +245,9 @@ impl ObjectVolume {
     }
 
     fn end_background(&self) {
-        self.core.closing.set(true);
-        self.core.work.wake_all();
+        let core = self.core();
+        core.closing.set(true);
+        core.work.wake_all();
     }
 
     /// Returns the request if it has to be executed. Completes it otherwise.
@@ -210,7 +273,7 @@ fn closed() -> Error {
 impl Drop for ObjectVolume {
     fn drop(&mut self) {
         self.end_background();
-        self.core.fail(&closed());
+        self.core().fail(&closed());
     }
 }
 
@@ -226,17 +289,17 @@ impl BlockDevice for ObjectVolume {
         let first = request.offset / SECTOR_BYTES;
         let sectors = first..first + request.len / SECTOR_BYTES;
         match (request.op, request.buf) {
-            (Op::Read, Some(buf)) => reader::read(&self.core, first, buf, done),
+            (Op::Read, Some(buf)) => reader::read(&self.core(), first, buf, done),
             (Op::Write { fua }, Some(buf)) => {
-                submit(&self.core, Change::Write { first, buf, fua }, done);
+                submit(&self.core(), Change::Write { first, buf, fua }, done);
             }
-            (Op::Flush, _) => flush(&self.core, done),
+            (Op::Flush, _) => flush(&self.core(), done),
             (Op::Discard, _) => {
                 let fua = false;
-                submit(&self.core, Change::Zero { sectors, fua }, done);
+                submit(&self.core(), Change::Zero { sectors, fua }, done);
             }
             (Op::WriteZeroes { fua, .. }, _) => {
-                submit(&self.core, Change::Zero { sectors, fua }, done);
+                submit(&self.core(), Change::Zero { sectors, fua }, done);
             }
             (Op::Read | Op::Write { .. }, None) => {
                 done.complete(Err(ErrorKind::InvalidInput.into()));
@@ -245,7 +308,8 @@ impl BlockDevice for ObjectVolume {
     }
 
     fn extents(&self, range: Range<u64>) -> ExtentsFuture<'_> {
-        let log = self.core.log.borrow();
+        let core = self.core();
+        let log = core.log.borrow();
         let answer = log.check().map(|()| {
             let mut extents = Extents::default();
             let sectors = range.start / SECTOR_BYTES..range.end / SECTOR_BYTES;

@@ -201,3 +201,79 @@ fn the_log_of_many_sessions_has_only_claims_and_data() {
         assert!(store.list("map/").await.unwrap().len() <= 2);
     });
 }
+
+fn prepares(size: Option<u64>) -> Options {
+    Options {
+        size_bytes: size,
+        ..Options::new(Access::Prepare)
+    }
+}
+
+#[test]
+fn a_prepared_volume_leaves_the_writer_in_place_until_its_claim() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let new = open(&store, prepares(Some(MIB))).await.unwrap();
+        assert!(new.is_new() && new.read_only());
+        assert_eq!(new.info().size_bytes, MIB);
+        assert_eq!(read(&new, 0, 512).await.unwrap(), vec![0; 512]);
+        assert!(store.list("").await.unwrap().is_empty());
+        assert_eq!(new.last_writer().await.unwrap(), None);
+        new.claim([1; 16]).await.unwrap();
+        assert!(!new.is_new() && !new.read_only());
+        assert_eq!(
+            kind(new.claim([1; 16]).await),
+            Some(ErrorKind::InvalidInput)
+        );
+        new.write(0, filled(512, 1)).await.unwrap();
+        new.flush().await.unwrap();
+
+        let less = open(&store, prepares(Some(MIB / 2))).await;
+        assert_eq!(kind(less), Some(ErrorKind::InvalidInput));
+        let next = open(&store, prepares(Some(2 * MIB))).await.unwrap();
+        assert_eq!(next.info().size_bytes, 2 * MIB);
+        assert!(next.info().identity.is_same_as(new.info().identity));
+        let last = next.last_writer().await.unwrap().expect("a claim");
+        assert_eq!(last.id, [1; 16]);
+        assert!(last.text.starts_with("process "));
+        // The writer goes on, and the claim has what it wrote.
+        new.write(0, filled(512, 2)).await.unwrap();
+        new.flush().await.unwrap();
+        next.claim([2; 16]).await.unwrap();
+        assert_eq!(read(&next, 0, 512).await.unwrap(), vec![2; 512]);
+        assert_eq!(read(&next, MIB, 512).await.unwrap(), vec![0; 512]);
+        next.write(MIB, filled(512, 3)).await.unwrap();
+        next.close().await.unwrap();
+        new.write(0, filled(512, 4)).await.unwrap();
+        assert_eq!(kind(new.flush().await), Some(ErrorKind::Busy));
+    });
+}
+
+#[test]
+fn a_claim_after_that_of_another_writer_is_refused_and_changes_nothing() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let creators = [prepares(Some(MIB)), prepares(Some(MIB))];
+        let [first, second] = creators.map(|options| open(&store, options));
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        first.claim([1; 16]).await.unwrap();
+        assert_eq!(kind(second.claim([2; 16]).await), Some(ErrorKind::Busy));
+        let late = open(&store, prepares(None)).await.unwrap();
+        let other = open(&store, prepares(None)).await.unwrap();
+        other.claim([3; 16]).await.unwrap();
+        let error = late.claim([4; 16]).await.unwrap_err();
+        assert!(
+            error.report().contains("took it over during this start"),
+            "{error:?}"
+        );
+        assert_eq!(kind(read(&late, 0, 512).await), Some(ErrorKind::Busy));
+        // The writer is not fenced.
+        other.write(0, filled(512, 1)).await.unwrap();
+        other.close().await.unwrap();
+        let last = open(&store, Options::new(Access::Look)).await.unwrap();
+        assert_eq!(
+            last.last_writer().await.unwrap().map(|it| it.id),
+            Some([3; 16])
+        );
+    });
+}
