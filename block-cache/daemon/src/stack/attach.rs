@@ -5,36 +5,38 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
-use forebay_cache::{
-    Announcement, BlockSizes, Cache, Fallback, OpeningVolume, VolumeOptions, check_volume_size,
-};
+use forebay_cache::{BlockSizes, Fallback, VolumeOptions, check_volume_size};
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::{Stop, rt};
 use forebay_volume::Volume;
 
+use super::attaching::Met;
 use super::backing::{judge_identity, shared_bytes, warning_of};
 use super::cache::OpenCache;
-use super::degraded::go_without;
-use super::forget::{make_room, note_clean};
+use super::claiming::Claiming;
 use super::transit::Start;
+use super::uncached::Uncached;
 use super::watched::Watched;
-use super::{Served, Stack, Wishes, degraded, devices, note_lost, offload};
+use super::{Served, Stack, Wishes, await_attaches, degraded, devices, offload, place_of_volume};
 use crate::config::{self, Config};
 use crate::state::decide::{self, Meeting};
-use crate::state::{CacheId, Record, StateDirectory};
+use crate::state::{CacheId, Record};
 
 impl Stack {
-    /// Opens the backing device of a configured volume and serves the volume.
+    /// Opens the backing device of a configured volume and serves the volume. Returns a volume in
+    /// object storage unserved, with all checks passed that do not need its cache open.
     pub(super) async fn attach(
         &self,
         config: &Config,
         volume: &config::Volume,
         wishes: &Wishes,
         start: &Start<'_>,
-    ) -> Result<()> {
+    ) -> Result<Option<Checked>> {
         let name = &volume.name;
         let watched = devices::open(config, &volume.backing, "backing", start).await?;
         let backing = watched.device.clone();
+        let objects = watched.objects.clone();
+        let withheld = watched.withheld_in_words();
         let overlap = self.refuse_overlap(&watched);
         // A start that fails closes it.
         self.devices.borrow_mut().push(watched);
@@ -56,24 +58,57 @@ impl Stack {
             tracing::warn!("{warning}");
         }
         let former = self.others(name, &backing).await?;
-        let attached = match cache {
+        let claiming = Claiming::of(objects).await;
+        let claiming = claiming.context(|| place_of_volume(config, volume))?;
+        let older = self.refuse_older_slots(name, &backing, claiming.as_ref(), withheld);
+        older.await.context(|| place_of_volume(config, volume))?;
+        let is_object = claiming.is_some();
+        let way = match cache {
             Some(cache) => {
-                self.attach_to(cache, volume, backing, wishes, start.stop)
-                    .await
+                let met = self.check(cache, volume, backing, claiming, wishes, start.stop);
+                met.await.map(|met| Way::Cached(Box::new(met)))
             }
-            None => self.attach_without(name, backing, wishes).await,
+            None => {
+                let checked = self.check_without(name, backing, claiming, wishes).await;
+                checked.map(|uncached| Way::Without(Box::new(uncached)))
+            }
         };
-        let place = format!("{}: volume {name:?}", config.place(volume.line));
-        let cache_of = cache.cloned();
-        // An error of opening the cache names its own place in the configuration.
-        let in_place = move |error: Error| match cache_of {
-            Some(cache) if cache.has_failed_with(&error) => error,
-            _ => error.context(place),
+        let checked = Checked {
+            config: volume.clone(),
+            place: place_of_volume(config, volume),
+            way: way.context(|| place_of_volume(config, volume))?,
+            former,
+            fallback: match wishes.allow_degraded {
+                true => Fallback::AllModes,
+                false => Fallback::CleanModes,
+            },
         };
+        if is_object {
+            return Ok(Some(checked));
+        }
+        self.serve(checked).await.map(|()| None)
+    }
+
+    /// Serves a volume whose checks have passed.
+    pub(super) async fn serve(&self, checked: Checked) -> Result<()> {
+        let Checked {
+            config: volume,
+            place,
+            way,
+            former,
+            fallback,
+        } = checked;
+        let cache = way.cache().cloned();
+        let attached = match way {
+            Way::Cached(met) => met.attach().await,
+            Way::Without(uncached) => uncached.serve().await,
+        };
+        let (cache_of, place_of) = (cache.clone(), place);
+        let in_place = move |error: Error| in_place(&place_of, cache_of.as_deref(), error);
         let attached = attached.map_err(in_place.clone())?;
-        self.note_written_as(name, former).await?;
+        self.note_written_as(&volume.name, former).await?;
         let device = attached.device;
-        let presented = Volume::new(name.as_str(), Rc::clone(&device), volume.read_only);
+        let presented = Volume::new(volume.name.as_str(), Rc::clone(&device), volume.read_only);
         presented.limit(volume.limits);
         presented.time_out(volume.timeout);
         let served = Rc::new(Served {
@@ -90,10 +125,6 @@ impl Stack {
             remembering: Semaphore::new(1),
         });
         self.volumes.borrow_mut().push(Rc::clone(&served));
-        let fallback = match wishes.allow_degraded {
-            true => Fallback::AllModes,
-            false => Fallback::CleanModes,
-        };
         let Some((opening, meeting)) = attached.behind else {
             return match cache {
                 Some(cache) => {
@@ -117,6 +148,41 @@ impl Stack {
             }
             let all = all.get().await;
             opening.hand_over(met.and_then(|device| all.map(|()| device)));
+        });
+        Ok(())
+    }
+
+    /// Serves volumes in object storage after all others. All volumes are checked before the first
+    /// is claimed.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub(super) async fn serve_objects(
+        &self,
+        config: &Config,
+        checked: Vec<Checked>,
+        stop: &Stop,
+    ) -> Result<()> {
+        if checked.is_empty() {
+            return Ok(());
+        }
+        let behind = self.behind.borrow().clone();
+        let attaches = stop.wait_for("all other volumes to be attached");
+        await_attaches(&behind).await?;
+        drop(attaches);
+        for volume in &checked {
+            if let Way::Cached(met) = &volume.way {
+                let checked = met.check_data().await;
+                checked.map_err(|error| volume.in_place(error))?;
+            }
+        }
+        for volume in checked {
+            self.serve(volume).await?;
+        }
+        let mut volumes = self.volumes.borrow_mut();
+        volumes.sort_by_key(|served| {
+            let mut configured = config.volumes.iter();
+            configured.position(|volume| volume.name == served.config.name)
         });
         Ok(())
     }
@@ -150,6 +216,32 @@ impl Stack {
                 ErrorKind::Busy,
                 shared_bytes(&other.name, &other.device.info(), &opened.name, &info),
             )),
+        }
+    }
+
+    /// Refuses data of an earlier process in transit caches, which this describes, if another
+    /// daemon has served the backing device since.
+    async fn refuse_older_slots(
+        &self,
+        name: &str,
+        backing: &Rc<dyn BlockDevice>,
+        claiming: Option<&Claiming>,
+        withheld: Option<String>,
+    ) -> Result<()> {
+        let (Some(claiming), Some(withheld)) = (claiming, withheld) else {
+            return Ok(());
+        };
+        let (state, owned) = (Arc::clone(&self.state), name.to_owned());
+        let record = offload(move || state.load(&owned)).await?;
+        let info = backing.info();
+        let is_this =
+            |it: &Record| (it.backing).overlaps(it.backing_bytes, info.identity, info.size_bytes);
+        match record.filter(is_this) {
+            Some(record) if claiming.claim.is_after_other(record) => {
+                tracing::warn!("volume {name:?}: {}", claiming.other_in_words());
+                Err(Error::new(ErrorKind::Busy, withheld))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -204,14 +296,16 @@ impl Stack {
         Ok(renamed)
     }
 
-    async fn attach_to(
+    /// Decides how to attach a volume to a cache.
+    async fn check(
         &self,
         cache: &Rc<OpenCache>,
         volume: &config::Volume,
         backing: Rc<dyn BlockDevice>,
+        claiming: Option<Claiming>,
         wishes: &Wishes,
         stop: &Stop,
-    ) -> Result<Attached> {
+    ) -> Result<Met> {
         let others = self.others(&volume.name, &backing).await?;
         let renamed = Self::renamed(&volume.name, &others, cache.id, wishes)?;
         cache.check_mode(&volume.name, volume.mode)?;
@@ -241,9 +335,13 @@ impl Stack {
             backing: info.identity,
             backing_bytes: info.size_bytes,
             served_as: decide::served_as(&others, cache.id),
+            claim: claiming.as_ref().map(|claiming| claiming.claim),
         })?;
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
+        }
+        if let (Some(claiming), true) = (&claiming, plan.is_after_other) {
+            tracing::warn!("volume {:?}: {}", volume.name, claiming.other_in_words());
         }
         let options = VolumeOptions {
             promotion: volume.promotion.into(),
@@ -255,205 +353,88 @@ impl Stack {
             adopt: wishes.adopt.contains(&volume.name),
             ..VolumeOptions::new(volume.mode.into())
         };
-        let opening = match cache.opens_soon().await {
-            true => None,
-            false => OpeningVolume::new(
-                &cache.devices,
-                &cache.found,
-                cache.durability,
-                &volume.name,
-                Rc::clone(&backing),
-                &options,
-                Some(&cache.opening_map),
-            ),
-        };
-        let record = plan.before;
-        let meeting = Met {
+        Ok(Met {
             state: Arc::clone(&self.state),
             cache: Rc::clone(cache),
             name: volume.name.clone(),
             backing,
+            claiming,
             options,
             plan,
             renamed,
             stop: stop.clone(),
-        };
-        if let Some(opening) = opening {
-            return Ok(Attached {
-                device: Rc::clone(&opening) as Rc<dyn BlockDevice>,
-                record,
-                behind: Some((opening, meeting)),
-            });
-        }
-        Ok(Attached {
-            device: meeting.meet().await?,
-            record: meeting.plan.after,
-            behind: None,
         })
     }
 
-    /// Serves the backing device without a cache. Writes are recorded for each cache that may hold
-    /// data of the device under any name.
-    async fn attach_without(
+    /// Checks that a volume may be served without a cache.
+    async fn check_without(
         &self,
         name: &str,
         backing: Rc<dyn BlockDevice>,
+        claiming: Option<Claiming>,
         wishes: &Wishes,
-    ) -> Result<Attached> {
+    ) -> Result<Uncached> {
         let (state, owned) = (Arc::clone(&self.state), name.to_owned());
         let record = offload(move || state.load(&owned)).await?;
         let others = self.others(name, &backing).await?;
-        if !wishes.without_cache.iter().any(|named| named == name) {
+        let is_asked = wishes.without_cache.iter().any(|named| named == name);
+        if !is_asked {
             let own = record.map(|record| (name.to_owned(), record));
             for (last, record) in own.iter().chain(&others) {
                 decide::check_without(name, last, *record)?;
             }
         }
-        let info = backing.info();
-        let sized = (info.identity, info.size_bytes);
-        // Service under another name may have written ranges that a new log lacks.
-        let may_be_cached = wishes.without_cache.iter().any(|it| it == name) && others.is_empty();
-        let mut device = backing;
-        let is_logged =
-            |record: &Record| matches!(record.cache, CacheId::Uuid(_)) || record.logs_every_write();
-        for (other, record) in others.into_iter().filter(|(_, record)| is_logged(record)) {
-            let plan = decide::written_without_cache(&other, record);
-            if let Some(note) = &plan.note {
-                tracing::warn!("the backing device is served as volume {name:?}: {note}");
-            }
-            let position = decide::position(record.backing, info.identity);
-            device = go_without(&self.state, &other, &plan, position, device).await?;
-        }
-        let plan = decide::without_cache(name, record, sized, may_be_cached);
-        if let Some(note) = &plan.note {
-            tracing::warn!("{note}");
-        }
-        // The log is of the volume's own device, of which this one may be another part.
-        let had = record.filter(|it| it.backing.overlaps(it.backing_bytes, sized.0, sized.1));
-        let position = had.map_or(Some(0), |it| decide::position(it.backing, sized.0));
-        let position = position.filter(|position| *position == 0);
-        let device = go_without(&self.state, name, &plan, position, device).await?;
-        Ok(Attached {
-            device,
-            record: plan.record,
-            behind: None,
+        Ok(Uncached {
+            state: Arc::clone(&self.state),
+            name: name.to_owned(),
+            backing,
+            claiming,
+            record,
+            // Service under another name may have written ranges that a new log lacks.
+            may_be_cached: is_asked && others.is_empty(),
+            others,
         })
     }
 }
 
-/// A volume that can be served.
-struct Attached {
-    device: Rc<dyn BlockDevice>,
-    record: Record,
-    /// Attach to complete once the cache is open, if it is not.
-    behind: Option<(Rc<OpeningVolume>, Met)>,
+/// A volume whose checks have passed, as far as they do not need its cache open.
+pub(super) struct Checked {
+    pub(super) config: config::Volume,
+    /// Place of the volume in the configuration, and its name.
+    pub(super) place: String,
+    pub(super) way: Way,
+    /// Records of other volumes that were served from the backing device.
+    former: Vec<(String, Record)>,
+    fallback: Fallback,
 }
 
-/// A volume that may be attached to its cache.
-struct Met {
-    state: Arc<StateDirectory>,
-    cache: Rc<OpenCache>,
-    name: String,
-    backing: Rc<dyn BlockDevice>,
-    options: VolumeOptions,
-    plan: decide::Attach,
-    /// New records of other volumes that were served from the backing device.
-    renamed: Vec<(String, Record)>,
-    /// Ends the wait for the cache.
-    stop: Stop,
+impl Checked {
+    /// Adds the place of the volume to an error.
+    pub(super) fn in_place(&self, error: Error) -> Error {
+        in_place(&self.place, self.way.cache().map(|cache| &**cache), error)
+    }
 }
 
-impl Met {
-    /// Attaches the volume once the cache is open, and stores the new record in the state
-    /// directory.
-    async fn meet(&self) -> Result<Rc<dyn BlockDevice>> {
-        let opened = self.cache.opened_unless_stopped(&self.stop).await?;
-        self.cache.room.acquire(1).await;
-        let attached = self.attach_with_room(&opened.cache).await;
-        self.cache.room.release(1);
-        let device = attached?;
-        let raised = opened.cache.volume_epoch(&self.name);
-        if raised != Some(self.plan.after.epoch) {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "the cache raised the epoch to {raised:?} and not to {}; report this",
-                    self.plan.after.epoch
-                ),
-            ));
-        }
-        // The cache has the new epoch, so the log does not count. A log beside a record without it
-        // shows that the record is older.
-        let (state, name) = (Arc::clone(&self.state), self.name.clone());
-        offload(move || state.remove_history(&name)).await?;
-        self.store(self.plan.after).await?;
-        Ok(device)
+/// Adds the place of a volume to an error.
+fn in_place(place: &str, cache: Option<&OpenCache>, error: Error) -> Error {
+    match cache {
+        // An error of opening the cache names its own place in the configuration.
+        Some(cache) if cache.has_failed_with(&error) => error,
+        _ => error.context(place.to_owned()),
     }
+}
 
-    async fn attach_with_room(&self, cache: &Cache) -> Result<Rc<dyn BlockDevice>> {
-        make_room(&self.state, &self.cache, cache, &self.name).await?;
-        let (backing, options) = (Rc::clone(&self.backing), self.options.clone());
-        let announce = async |announcement| self.announce(announcement).await;
-        cache
-            .attach_announced(&self.name, backing, options, announce)
-            .await
-    }
+/// Way to serve a volume.
+pub(super) enum Way {
+    Cached(Box<Met>),
+    Without(Box<Uncached>),
+}
 
-    /// Records the attach in the state directory, before the cache does and after the last check
-    /// that may refuse it. So the record of a refused volume keeps the device that the cache has
-    /// dirty data for. The attach forgets lost writes to the backing device, so they are recorded,
-    /// too, for these names and the new one. Volumes that the cache forgets are recorded as clean:
-    /// their next attach needs no decision.
-    async fn announce(&self, announcement: Announcement) -> Result<()> {
-        let Announcement {
-            mut lost,
-            forgotten,
-        } = announcement;
-        if !lost.is_empty() {
-            lost.push(self.name.clone());
-            note_lost(&self.state, lost).await?;
+impl Way {
+    fn cache(&self) -> Option<&Rc<OpenCache>> {
+        match self {
+            Self::Cached(met) => Some(&met.cache),
+            Self::Without(_) => None,
         }
-        for other in &forgotten {
-            note_clean(&self.state, other, self.cache.id).await?;
-        }
-        for (other, record) in self.renamed.iter().cloned() {
-            if record.cache != CacheId::None {
-                tracing::warn!(
-                    volume = self.name,
-                    former = other,
-                    "the backing device was served under another name, through cache {}: data of \
-                     it in that cache counts as stale now",
-                    record.cache
-                );
-            }
-            let state = Arc::clone(&self.state);
-            offload(move || {
-                state.store(&other, &record)?;
-                // The written ranges are unknown.
-                state.remove_ranges(&other)
-            })
-            .await?;
-        }
-        let (log, path) = (self.plan.log, self.state.ranges_path(&self.name));
-        offload(move || log.carry_out(&path)).await?;
-        self.store(self.plan.before).await
-    }
-
-    /// As [`Met::meet`], for a volume that is being served.
-    async fn meet_behind(
-        &self,
-        served: &Rc<Served>,
-        fallback: Fallback,
-    ) -> Result<Rc<dyn BlockDevice>> {
-        let device = self.meet().await?;
-        served.record.set(self.plan.after);
-        let opened = self.cache.opened().await?;
-        degraded::accept(Arc::clone(&self.state), &opened.cache, served, fallback)?;
-        Ok(device)
-    }
-
-    async fn store(&self, record: Record) -> Result<()> {
-        let (state, name) = (Arc::clone(&self.state), self.name.clone());
-        offload(move || state.store(&name, &record)).await
     }
 }

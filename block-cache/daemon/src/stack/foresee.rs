@@ -7,10 +7,11 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 use forebay_cache::VolumeOptions;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::rt;
+use forebay_object::{Id, new_id};
 
 use super::{Stack, Wishes};
 use crate::config::{self, Config, DeviceKind};
-use crate::state::decide::{self, Attach, Meeting};
+use crate::state::decide::{self, Attach, Claim, Meeting};
 use crate::state::{CacheId, StateDirectory};
 
 /// Time that a refused start waits for the opening of its cache, which may refuse it as well.
@@ -28,20 +29,25 @@ pub(crate) fn foresee_records(config: &Config) -> Result<()> {
 }
 
 /// Decides on the attach of a volume with this backing device, given by its identity and size in
-/// bytes. `cache` is the volume's cache and the epoch that it has for the volume; `None` for a
-/// volume without a cache. `adopt` is the user's option. Returns the decision, if the volume will
-/// be attached.
+/// bytes, and by its last writer if it is in object storage. `cache` is the volume's cache and the
+/// epoch that it has for the volume; `None` for a volume without a cache. `adopt` is the user's
+/// option. Returns the decision, if the volume will be attached.
 ///
 /// # Errors
 /// As the attach, with the place in the configuration.
 pub(crate) fn foresee_attach(
     config: &Config,
     volume: &config::Volume,
-    backing: (Identity, u64),
+    (backing, last_writer): ((Identity, u64), Option<Id>),
     cache: Option<(CacheId, Option<u64>)>,
     adopt: bool,
 ) -> Result<Option<Attach>> {
-    decided(config, volume, backing, cache, adopt).context(|| place_of_volume(config, volume))
+    let claim = last_writer.map(|last| Claim {
+        last: Some(last),
+        next: new_id(),
+    });
+    decided(config, volume, (backing, claim), cache, adopt)
+        .context(|| place_of_volume(config, volume))
 }
 
 /// Returns the place of a volume in the configuration, and its name.
@@ -126,7 +132,7 @@ impl Stack {
         let adopt = wishes.adopt.contains(&volume.name);
         let cache = (cache.id, cache.epoch_of(&volume.name));
         let place = || place_of_volume(config, volume);
-        let attach = decided(config, volume, backing, Some(cache), adopt).context(place)?;
+        let attach = decided(config, volume, (backing, None), Some(cache), adopt).context(place)?;
         let opened = self.cache.as_ref().and_then(|cache| cache.now());
         if let (Some(attach), Some(opened)) = (attach, opened) {
             let options = VolumeOptions {
@@ -162,7 +168,7 @@ fn backing_of(config: &Config, volume: &config::Volume) -> Option<(Identity, u64
 fn decided(
     config: &Config,
     volume: &config::Volume,
-    (backing, backing_bytes): (Identity, u64),
+    ((backing, backing_bytes), claim): ((Identity, u64), Option<Claim>),
     cache: Option<(CacheId, Option<u64>)>,
     adopt: bool,
 ) -> Result<Option<Attach>> {
@@ -195,6 +201,7 @@ fn decided(
         backing,
         backing_bytes,
         served_as: decide::served_as(&others, cache),
+        claim,
     };
     decide::attach(&meeting).map(Some)
 }

@@ -3,8 +3,10 @@
 //! as a library does I/O on the volumes directly.
 
 mod attach;
+mod attaching;
 mod backing;
 mod cache;
+mod claiming;
 mod close;
 mod control;
 mod copies;
@@ -28,6 +30,7 @@ mod status;
 mod stop;
 mod table;
 mod transit;
+mod uncached;
 mod watched;
 mod wishes;
 
@@ -233,15 +236,22 @@ impl Stack {
             let opening = cache::open(config, cache, wishes, &start, &self.devices).await?;
             self.cache = Some(Rc::new(opening));
         }
+        let mut unclaimed = Vec::new();
         for (number, volume) in config.volumes.iter().enumerate() {
             let what = format!("volume {:?} and its devices", volume.name);
             let attach = Box::pin(self.attach(config, volume, wishes, &start));
             let attached = unless_cut(stop, what, attach).await;
-            if let Err(error) = attached.unwrap_or_else(|| Err(self.cut())) {
-                let later = &config.volumes[number + 1..];
-                return Err(self.with_later_refusals(error, config, later, wishes).await);
+            match attached.unwrap_or_else(|| Err(self.cut())) {
+                Ok(checked) => unclaimed.extend(checked),
+                Err(error) => {
+                    let later = &config.volumes[number + 1..];
+                    return Err(self.with_later_refusals(error, config, later, wishes).await);
+                }
             }
         }
+        let objects = Box::pin(self.serve_objects(config, unclaimed, stop));
+        let served = unless_cut(stop, "volumes in object storage to be claimed", objects).await;
+        served.unwrap_or_else(|| Err(self.cut()))?;
         let transits = watched::transit_caches(&self.devices.borrow());
         let behind = self.behind.borrow().clone();
         let cached = self.volumes.borrow().iter().filter(|it| it.cached).count();

@@ -9,15 +9,13 @@ use forebay_io::rt;
 use forebay_object::store::Store;
 use forebay_object::stores::credentials::Credentials;
 use forebay_object::stores::{self, Use};
-use forebay_object::{ObjectVolume, Options, Times, list_snapshots};
+use forebay_object::{Id, ObjectVolume, Options, Times, list_snapshots};
 use forebay_terminal::size::{human_bytes, human_duration};
 
 use super::Stack;
 use crate::config::device::{Consumption, ObjectSettings, Prices};
 use crate::status::ObjectStatus;
 
-/// Name of a volume's first object.
-const SUPERBLOCK: &str = "volume";
 /// Time without an answer until a look fails.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -28,9 +26,13 @@ pub(super) struct OpenObjects {
     store: Rc<dyn Store>,
     prices: Option<Prices>,
     opened_at: Duration,
+    /// Whether it takes writes, once it is claimed.
+    pub(super) is_served: bool,
+    pub(super) is_snapshot: bool,
 }
 
-/// Opens the volume. Returns `None` for a look at one that a start creates.
+/// Opens the volume. One that is served is still to be claimed. Returns `None` for a look at one
+/// that a start creates.
 ///
 /// # Errors
 /// The error of the file with credentials, of the store or of the volume.
@@ -45,10 +47,10 @@ pub(super) async fn open(settings: &ObjectSettings, access: Access) -> Result<Op
         _ => None,
     };
     let is_look = access == Access::Look;
-    let is_read = is_look || settings.snapshot.is_some();
-    let (purpose, access) = match is_read {
-        true => (Use::Read, forebay_object::Access::Look),
-        false => (Use::Write, forebay_object::Access::Serve),
+    let is_served = !is_look && settings.snapshot.is_none();
+    let (purpose, access) = match is_served {
+        true => (Use::Write, forebay_object::Access::Prepare),
+        false => (Use::Read, forebay_object::Access::Look),
     };
     let store = stores::open(&settings.address, credentials.as_ref(), purpose).await?;
     let patience = match is_look {
@@ -64,43 +66,42 @@ pub(super) async fn open(settings: &ObjectSettings, access: Access) -> Result<Op
         },
         ..Options::new(access)
     };
-    let is_new = match (is_read, settings.size_bytes) {
-        (false, Some(_)) => is_missing(&*store).await,
-        _ => false,
-    };
     match ObjectVolume::open(Rc::clone(&store), options).await {
         Err(error)
             if error.kind() == ErrorKind::NotFound
-                && is_read
+                && !is_served
                 && settings.snapshot.is_none()
                 && settings.size_bytes.is_some() =>
         {
             Ok(None)
         }
-        opened => {
-            let volume = opened?;
-            if is_new {
-                let info = volume.info();
-                let size = human_bytes(info.size_bytes);
-                tracing::info!("{}: a volume of {size} is created", info.name);
-            }
-            Ok(Some(OpenObjects {
-                volume,
-                store,
-                prices: settings.prices,
-                opened_at: rt::now(),
-            }))
-        }
+        opened => Ok(Some(OpenObjects {
+            volume: opened?,
+            store,
+            prices: settings.prices,
+            opened_at: rt::now(),
+            is_served,
+            is_snapshot: settings.snapshot.is_some(),
+        })),
     }
 }
 
-/// Returns whether the store has no volume. The opening reports errors.
-async fn is_missing(store: &dyn Store) -> bool {
-    let found = store.read(SUPERBLOCK, 0..1).await;
-    found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
-}
-
 impl OpenObjects {
+    /// Becomes the writer `id` of a volume that is served, and creates a new one.
+    ///
+    /// # Errors
+    /// As [`ObjectVolume::claim`].
+    pub(super) async fn claim(&self, id: Id) -> Result<()> {
+        let is_new = self.volume.is_new();
+        self.volume.claim(id).await?;
+        if is_new {
+            let info = self.volume.info();
+            let size = human_bytes(info.size_bytes);
+            tracing::info!("{}: a volume of {size} is created", info.name);
+        }
+        Ok(())
+    }
+
     /// Returns statistics of the device `name`, which it is.
     pub(super) fn status(&self, name: &str) -> ObjectStatus {
         let usage = self.volume.usage();

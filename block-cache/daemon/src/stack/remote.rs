@@ -18,6 +18,19 @@ pub(crate) struct Connected {
     pub(super) objects: Option<OpenObjects>,
 }
 
+impl Connected {
+    /// Returns the last writer of a volume in object storage that can be served.
+    ///
+    /// # Errors
+    /// As [`forebay_object::ObjectVolume::last_writer`].
+    pub(crate) async fn last_writer(&self) -> Result<Option<forebay_object::Id>> {
+        match self.objects.as_ref().filter(|it| !it.is_snapshot) {
+            Some(objects) => Ok(objects.volume.last_writer().await?.map(|it| it.id)),
+            None => Ok(None),
+        }
+    }
+}
+
 /// Describes the peer at the bottom of `name`, if that is a remote device.
 pub(super) fn remote_of(config: &Config, name: &str) -> Option<String> {
     match &config.stack(name).last()?.kind {

@@ -299,6 +299,19 @@ impl OpenTransit {
         self.cache.holds_evictions() && owes && !planted(Fault::DrainRefused)
     }
 
+    /// Describes data of an earlier process in its slots that is older than data of the device,
+    /// with the remedy to give it up. Returns `None` if there is none.
+    pub(super) fn withheld_in_words(&self) -> Option<String> {
+        let file = self.file.as_ref().filter(|_| self.is_withheld())?;
+        let bytes = human_bytes(self.cache.stats().owed * self.block_bytes);
+        Some(format!(
+            "{bytes} in transit cache {:?} are older than data of another daemon\n\
+             help: to give them up, remove {} and start with --accept-journal-loss",
+            self.name,
+            file.display()
+        ))
+    }
+
     /// Whether it holds data that the device lacks, in memory that ends with the process.
     pub(super) fn owes_memory(&self) -> bool {
         self.file.is_none() && self.cache.stats().owed > 0

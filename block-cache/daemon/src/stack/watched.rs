@@ -39,6 +39,13 @@ impl Watched {
         self.transits.iter().any(OpenTransit::is_withheld)
     }
 
+    /// Describes data of an earlier process in its transit caches, as older than data of the
+    /// device, with the remedy to give it up.
+    pub(super) fn withheld_in_words(&self) -> Option<String> {
+        let mut withheld = self.transits.iter();
+        withheld.find_map(OpenTransit::withheld_in_words)
+    }
+
     /// Refuses to report data as safe if it is on a removed file.
     pub(super) fn check_there(&self) -> Result<()> {
         // This call detects the removal.

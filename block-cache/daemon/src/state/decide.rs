@@ -6,6 +6,7 @@
 //! the cache <= epoch` holds wherever the process dies. An epoch outside of this range has another
 //! history: a cache restored from a copy, another state directory, or another cache.
 
+mod claims;
 mod history;
 mod refusal;
 
@@ -14,10 +15,12 @@ use std::ops::Range;
 use forebay_block::{Error, ErrorKind, Identity, Result};
 use forebay_cache::failpoints::{Fault, planted};
 
+pub use claims::Claim;
 use history::History;
 
 use super::epoch::{ANY_EPOCH, CacheId, Record};
 use super::ranges::LogChange;
+use super::writers::Writers;
 
 /// A volume and the cache that it is about to be attached to.
 #[derive(Clone, Debug)]
@@ -44,11 +47,18 @@ pub struct Meeting<'a> {
     pub backing_bytes: u64,
     /// Another name under which the backing device was last served, and not through this cache.
     pub served_as: Option<String>,
+    /// Claim of the backing device, if that is in object storage.
+    pub claim: Option<Claim>,
 }
 
 /// Decision: how to attach a volume to a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
+    /// Record to store durably before the claim of a backing device in object storage.
+    pub announced: Option<Record>,
+    /// Whether another daemon has served that device since. An existing log of ranges is obsolete
+    /// then, and is removed before `announced` is stored.
+    pub is_after_other: bool,
     /// Record to store durably before the attach.
     pub before: Record,
     /// Epoch to pass to the cache. An epoch above the cache's own means that the volume was written
@@ -72,6 +82,10 @@ pub struct Attach {
 /// `Busy` if the volume was served in a way that this cache cannot know of. The message states the
 /// remedy.
 pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
+    let after_other = claims::after_other(meeting);
+    let is_after_other = after_other.is_some();
+    let meeting = after_other.as_ref().unwrap_or(meeting);
+    let announced = |claim: Claim| Some(claim.announced_in(meeting.record?));
     let ours = meeting
         .record
         .filter(|record| record.cache == meeting.cache && record.cache != CacheId::Memory);
@@ -96,8 +110,11 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
             && ours.is_some_and(|record| record.dirty_listed),
         backing: meeting.backing,
         backing_bytes: meeting.backing_bytes,
+        writers: (meeting.claim).map_or_else(Writers::default, |claim| Writers::of(claim.next)),
     };
     Ok(Attach {
+        announced: meeting.claim.and_then(announced),
+        is_after_other,
         before,
         epoch,
         stale: history.stale,
@@ -146,6 +163,7 @@ pub fn without_cache(
                 dirty_listed: false,
                 backing,
                 backing_bytes,
+                writers: Writers::default(),
             },
             fresh_log: true,
             note: may_be_cached.then(|| unknown_cache(volume)),
@@ -238,11 +256,7 @@ pub fn renamed(
     record: Record,
 ) -> Result<Option<Record>> {
     if record.logs_every_write() {
-        // The log lacks the writes from now on.
-        return Ok(Some(Record {
-            logged_since: None,
-            ..record
-        }));
+        return Ok(claims::written_elsewhere(record));
     }
     // A cache knows the devices of its own volumes.
     if !matches!(record.cache, CacheId::Uuid(_)) || cache == record.cache {
@@ -259,14 +273,7 @@ pub fn renamed(
             ),
         ));
     }
-    // At the next attach of that volume, its cache learns that unknown ranges of the device were
-    // written.
-    Ok(Some(Record {
-        epoch: record.epoch + 1,
-        logged_since: Some(record.epoch),
-        dirty_listed: record.lists_nothing(),
-        ..record
-    }))
+    Ok(claims::written_elsewhere(record))
 }
 
 /// Returns the record to store durably, with the list of `dirty` ranges, before a volume writes

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
+use super::digits::{hex, unhex};
 use super::files;
+use super::writers::Writers;
 
 /// Cache that a volume was last attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct Record {
     pub backing: Identity,
     /// Size of the backing device at the last attach, bytes. Zero in records of earlier versions.
     pub backing_bytes: u64,
+    /// Writers of the backing device, if that is in object storage.
+    pub writers: Writers,
 }
 
 /// [`Record::logged_since`] for a log that has all writes, whichever cache has data of the volume.
@@ -100,28 +104,6 @@ impl fmt::Display for CacheId {
     }
 }
 
-/// Returns an identity as 32 hexadecimal digits.
-#[must_use]
-pub(crate) fn hex(uuid: &[u8; 16]) -> String {
-    use fmt::Write as _;
-    uuid.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// Returns the identity that [`hex`] wrote.
-pub(super) fn unhex(text: &str) -> Option<[u8; 16]> {
-    if text.len() != 32 || !text.is_ascii() {
-        return None;
-    }
-    let mut uuid = [0; 16];
-    for (index, byte) in uuid.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(uuid)
-}
-
 fn parse_cache(text: &str) -> Option<CacheId> {
     match text {
         "none" => Some(CacheId::None),
@@ -136,10 +118,14 @@ fn render(volume: &str, record: &Record) -> String {
         .map_or_else(|| "no".into(), |epoch| epoch.to_string());
     let start = record.backing.start;
     let start = start.map_or_else(|| "unknown".into(), |start| start.to_string());
+    let writers = match record.writers.is_known() {
+        true => format!("writers {}\n", record.writers),
+        false => String::new(),
+    };
     let body = format!(
         "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since \
          {since}\nbacking {:016x}\nborn {}\n\
-         start {start}\nbytes {}\ninstance {:016x}\ndirty-listed {}\n",
+         start {start}\nbytes {}\ninstance {:016x}\ndirty-listed {}\n{writers}",
         record.epoch,
         record.attached,
         record.cache,
@@ -189,12 +175,17 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
         },
         backing_bytes: number(lines.next(), "bytes ")?,
         dirty_listed: false,
+        writers: Writers::default(),
     };
     if let Some(line) = lines.next() {
         record.backing.instance = u64::from_str_radix(line.strip_prefix("instance ")?, 16).ok()?;
     }
     if let Some(line) = lines.next() {
         record.dirty_listed = line.strip_prefix("dirty-listed ")?.parse().ok()?;
+    }
+    // Only volumes in object storage have this line.
+    if let Some(line) = lines.next() {
+        record.writers = Writers::parse(line.strip_prefix("writers ")?)?;
     }
     Some(record)
 }

@@ -15,10 +15,14 @@
 //! `NAME.disk` states whether clients that outlive the daemon may continue with a volume. Such
 //! clients are users of its block device, and virtual machines.
 //!
+//! For a volume in object storage, `NAME.epoch` also has its writers: the log of the volume shows
+//! whether another daemon has written it since.
+//!
 //! Module [`decide`] has the decisions at an attach, and their reasons.
 
 mod abandoned;
 pub mod decide;
+mod digits;
 mod dirty;
 mod disk;
 mod epoch;
@@ -29,6 +33,7 @@ pub mod opening;
 mod ranges;
 mod refusals;
 mod removal;
+mod writers;
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd as _;
@@ -37,8 +42,9 @@ use std::sync::Arc;
 
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
+pub(crate) use digits::hex;
+pub(crate) use epoch::of_cache;
 pub use epoch::{CacheId, Record};
-pub(crate) use epoch::{hex, of_cache};
 pub(crate) use errors::{append_help, report_with_help, unnoted, with_help};
 pub(crate) use files::{MOVE_AWAY, holder_in, irregular_files, is_irregular, not_a_directory};
 use files::{remove, sync_directory};
@@ -47,6 +53,7 @@ pub use opening::Opening;
 pub use ranges::{LogChange, RANGE_BYTES, RangeLog, read_ranges};
 pub use refusals::Refusals;
 use removal::Removal;
+pub use writers::Writers;
 
 /// The state directory, locked by this process.
 #[derive(Debug)]

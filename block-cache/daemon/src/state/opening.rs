@@ -126,7 +126,7 @@ pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>>
 pub(crate) fn caches_at(directory: &Path, place: &str) -> Vec<[u8; 16]> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let uuids = names.filter_map(|name| super::epoch::unhex(name.strip_suffix(".cache")?));
+    let uuids = names.filter_map(|name| super::digits::unhex(name.strip_suffix(".cache")?));
     let is_there = |uuid: &[u8; 16]| match load(directory, uuid) {
         Ok(Some(opening)) => [opening.place, opening.data_place]
             .iter()

@@ -4,6 +4,7 @@ use super::decide::{Attach, Meeting, attach, renamed, without_cache};
 use super::*;
 
 mod adopted;
+mod claims;
 mod decisions;
 mod failed;
 mod irregular;
@@ -39,6 +40,7 @@ fn record(epoch: u64, cache: CacheId) -> Record {
         dirty_listed: false,
         backing: UNKNOWN,
         backing_bytes: 0,
+        writers: Writers::default(),
     }
 }
 
@@ -55,6 +57,7 @@ fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static>
         backing: UNKNOWN,
         backing_bytes: 0,
         served_as: None,
+        claim: None,
     }
 }
 

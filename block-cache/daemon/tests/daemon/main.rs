@@ -21,6 +21,7 @@ mod moved;
 mod nbd_backing;
 mod nvme;
 mod object_backing;
+mod object_claims;
 mod online_open;
 mod operator;
 mod originals;

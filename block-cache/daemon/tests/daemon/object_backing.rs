@@ -10,12 +10,12 @@ use super::support::{Place, text};
 use super::{block, check_blocks, write_blocks};
 
 /// Keys of a device of 64 MiB in a directory.
-fn directory(folder: &Path) -> String {
+pub(crate) fn directory(folder: &Path) -> String {
     format!("url = {:?}\nsize = \"64M\"\n", text(folder))
 }
 
 /// Gives the volume of `place` a device with these keys as backing device.
-fn back_with(place: &Place, keys: &str, mode: &str) {
+pub(crate) fn back_with(place: &Place, keys: &str, mode: &str) {
     place.configure(mode, "");
     let device = format!("[[device]]\nname = \"far\"\nkind = \"object\"\n{keys}");
     place.edit_config(&[
@@ -24,7 +24,7 @@ fn back_with(place: &Place, keys: &str, mode: &str) {
     ]);
 }
 
-fn make_folder(place: &Place) -> std::path::PathBuf {
+pub(crate) fn make_folder(place: &Place) -> std::path::PathBuf {
     let folder = place.path("objects");
     std::fs::create_dir(&folder).expect("a new directory");
     folder

@@ -35,7 +35,8 @@ pub(super) fn attaches<'a>(
             None => config.memory_cache().map(|_| (CacheId::Memory, None)),
         };
         let adopt = wishes.adopt.contains(&volume.name);
-        let decided = foresee_attach(config, volume, *sized, cache, adopt);
+        let last_writer = backing.writers.get(number).copied().flatten();
+        let decided = foresee_attach(config, volume, (*sized, last_writer), cache, adopt);
         let checked = decided.and_then(|attach| {
             let mut devices = backing.devices.iter();
             let is_device = devices.any(|(known, _)| *known == number);

@@ -8,6 +8,7 @@ use forebay_cache::Devices;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_device::rbd::Access;
 use forebay_metadata::superblock::Superblock;
+use forebay_object::Id;
 
 use super::Place;
 use crate::config::server::default_state;
@@ -31,6 +32,8 @@ pub(super) struct Backing {
     /// Identity and size in bytes of each volume's backing device, in the order of the
     /// configuration.
     pub(super) identities: Vec<Sized>,
+    /// Last writer of each backing device that is in object storage, in the same order.
+    pub(super) writers: Vec<Option<Id>>,
 }
 
 /// Identity of a device, and its size in bytes.
@@ -81,6 +84,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
         foresee_records(&config)?;
     }
     seen.identities = vec![Default::default(); config.volumes.len()];
+    seen.writers = vec![None; config.volumes.len()];
     for (number, volume) in config.volumes.iter().enumerate() {
         let name = &volume.backing;
         let place = || config.place(volume.line);
@@ -114,6 +118,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
             Some(other) => {
                 if let Some(connected) = connect(other, Access::Look).await.context(place)? {
                     let info = connected.device.info();
+                    seen.writers[number] = connected.last_writer().await.context(place)?;
                     whole(&info)?;
                     seen.identities[number] = sized(&info);
                     seen.add(&config, number, info)?;

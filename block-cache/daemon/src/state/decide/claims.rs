@@ -1,0 +1,77 @@
+//! Finds that another daemon has served a volume in object storage: the last claim in its log
+//! is of an unknown writer.
+
+use super::{Meeting, Record, position};
+use crate::state::epoch::CacheId;
+
+/// Claim of a volume in object storage that a start is about to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Writer of the last claim in the log; `None` if there is none.
+    pub last: Option<[u8; 16]>,
+    /// Writer that is going to claim the log.
+    pub next: [u8; 16],
+}
+
+impl Claim {
+    /// Whether a writer that the record does not know has claimed the log last. The record is of
+    /// the volume that the log has. A record without a writer decides nothing.
+    #[must_use]
+    pub fn is_after_other(&self, record: Record) -> bool {
+        let knows = |last| record.writers.has(last);
+        record.writers.is_known() && self.last.is_some_and(|last| !knows(last))
+    }
+
+    /// Returns the record to store durably before the claim. After it, either writer is known: the
+    /// claim may be made or not.
+    #[must_use]
+    pub fn announced_in(&self, record: Record) -> Record {
+        let writers = match self.last {
+            Some(last) => record.writers.with(last),
+            None => record.writers,
+        };
+        Record {
+            writers: writers.with(self.next),
+            ..record
+        }
+    }
+}
+
+/// Returns a meeting after writes of another daemon to unknown ranges, as the records state them
+/// then. Returns `None` if there are none.
+pub(super) fn after_other<'a>(meeting: &Meeting<'a>) -> Option<Meeting<'a>> {
+    let (claim, record) = (meeting.claim?, meeting.record?);
+    let is_same =
+        (record.backing).overlaps(record.backing_bytes, meeting.backing, meeting.backing_bytes)
+            && position(record.backing, meeting.backing) == Some(0);
+    if !is_same || !claim.is_after_other(record) {
+        return None;
+    }
+    Some(Meeting {
+        record: Some(written_elsewhere(record).unwrap_or(record)),
+        ranges: None,
+        ..meeting.clone()
+    })
+}
+
+/// Returns the new record of a volume after unknown ranges of its device were written, without its
+/// cache and without its log of ranges. Its cache learns of that at the next attach. Returns `None`
+/// if the record need not change.
+pub(super) fn written_elsewhere(record: Record) -> Option<Record> {
+    if record.logs_every_write() {
+        // The log lacks these writes.
+        return Some(Record {
+            logged_since: None,
+            ..record
+        });
+    }
+    if !matches!(record.cache, CacheId::Uuid(_)) {
+        return None;
+    }
+    Some(Record {
+        epoch: record.epoch + 1,
+        logged_since: Some(record.epoch),
+        dirty_listed: record.lists_nothing(),
+        ..record
+    })
+}
