@@ -114,7 +114,7 @@ impl ObjectVolume {
         let size_bytes = core.log.borrow().chain.size_bytes.max(wanted);
         let info = DeviceInfo {
             physical_block_bytes: PHYSICAL_BYTES,
-            buffers_in_process: prepared.is_some(),
+            buffers_in_process: prepared.is_some() || core.writer.is_some(),
             atomic_write_bytes: u32::try_from(ATOMIC_SECTORS * SECTOR_BYTES).expect("small"),
             identity: Identity::of(medium.max(1)),
             ..DeviceInfo::new(name, size_bytes)
