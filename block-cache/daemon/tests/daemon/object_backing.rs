@@ -131,6 +131,38 @@ fn a_daemon_that_is_killed_in_the_middle_of_writes_loses_nothing_that_was_flushe
 }
 
 #[test]
+fn a_start_after_a_kill_reports_unflushed_writes_as_lost() {
+    let place = Place::new("object-unflushed", "wt");
+    let folder = make_folder(&place);
+    back_with(&place, &directory(&folder), "wt");
+    let loss = || place.status()["volumes"][0]["loss"].clone();
+    let daemon = place.serve(&[]);
+    let mut nbd = place.connect();
+    write_blocks(&mut nbd, 0..16);
+    assert_eq!(nbd.flush().expect("an answer"), 0);
+    daemon.kill();
+    let daemon = place.serve(&[]);
+    assert!(loss().is_null(), "everything was flushed: {}", loss());
+    let mut nbd = place.connect();
+    assert_eq!(nbd.write(0, &block(100)).expect("an answer"), 0);
+    daemon.kill();
+    let daemon = place.serve(&[]);
+    place.wait_for_log("AN EARLIER PROCESS ENDED BEFORE A FLUSH");
+    let message = loss().to_string();
+    assert!(
+        message.contains("UNFLUSHED WRITES MAY BE LOST"),
+        "{message}"
+    );
+    // The volume and the cache agree.
+    check_blocks(&mut place.connect(), 0..16);
+    daemon.terminate();
+    let daemon = place.serve(&[]);
+    assert!(loss().is_null(), "it was reported: {}", loss());
+    check_blocks(&mut place.connect(), 0..16);
+    daemon.terminate();
+}
+
+#[test]
 fn a_second_daemon_fences_the_first_whose_writes_fail_by_name() {
     let first = Place::new("object-first", "wt");
     let second = Place::new("object-second", "wt");
