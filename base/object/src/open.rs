@@ -116,7 +116,10 @@ pub(crate) async fn serve(
     id: Id,
     condition: Condition,
 ) -> Result<Core> {
-    let what = format!("volume {}: it is being claimed", seen.link.name());
+    let what = format!(
+        "volume {}: it is being claimed\nhelp: repeat the request when the start is over",
+        seen.link.name()
+    );
     seen.fail(&Error::new(ErrorKind::Busy, what));
     let link = seen.link.clone();
     // It may be large.

@@ -287,7 +287,10 @@ pub(crate) async fn create(core: &Rc<Core>, name: &str) -> Result<()> {
     match core.pinned.borrow_mut().get_mut(name) {
         Some(pinned) if pinned.id == id => pinned.is_recorded = true,
         _ => {
-            let what = format!("the snapshot {name:?} was deleted during its creation");
+            let what = format!(
+                "the snapshot {name:?} was deleted or created again during its creation\n\
+                 help: delete it, and create it once more"
+            );
             return Err(Error::new(ErrorKind::Busy, what));
         }
     }

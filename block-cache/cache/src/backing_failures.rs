@@ -206,7 +206,9 @@ impl BackingFailures {
         let failed = earlier.iter().filter(|known| known.flush_failed);
         let lost: Vec<String> = failed.map(|known| known.name.clone()).collect();
         let failed = !lost.is_empty();
-        if needed || failed {
+        // A device that buffers in its process has nothing of earlier ones. A transit cache over it
+        // has, and must not send that before the last check of the device.
+        if needed || (failed && !backing.buffers_in_process()) {
             let flushed = backing.flush().await;
             if let Err(error) = flushed {
                 if !failed {
@@ -219,7 +221,7 @@ impl BackingFailures {
             }
         }
         let cause = match backing.buffers_in_process() {
-            true => "AN EARLIER PROCESS ENDED BEFORE A FLUSH of its backing device",
+            true => "AN EARLIER PROCESS ENDED BEFORE A FLUSH of its backing device, or it failed",
             false => "A FLUSH OF ITS BACKING DEVICE FAILED before this start",
         };
         for former in &lost {

@@ -81,8 +81,8 @@ pub struct Recovered {
     /// Nothing of that was acknowledged: the entries say where a process was writing that
     /// acknowledges what is durable.
     pub in_flight: bool,
-    /// Whether the failed flush may have covered overwrites in place that no entry names. The
-    /// journal had no room for them, or their process had ended.
+    /// Whether the failed flush may have covered blocks that no entry names. The journal had no
+    /// room for their entries, or is damaged, or their process had ended.
     pub is_partial: bool,
     /// Number of entries that do not verify, plus one for each word of the header that does not.
     /// Their content is lost.
@@ -256,7 +256,7 @@ impl Journal {
             entries: Vec::new(),
             poisoned: poison != 0,
             in_flight: poison == IN_FLIGHT,
-            is_partial: poison == REMAINS || (poison != 0 && head - tail == capacity),
+            is_partial: false,
             damaged: u64::from(tie.is_damaged) + u64::from(capacity_damaged) + damaged,
             cut_from_bytes: (present < capacity)
                 .then(|| ENTRIES as u64 + capacity * RECORD_BYTES as u64),
@@ -285,6 +285,12 @@ impl Journal {
                 _ => recovered.damaged += 1,
             }
         }
+        let is_full = head - tail == capacity;
+        recovered.is_partial = match poison {
+            0 => false,
+            REMAINS => true,
+            _ => is_full || recovered.damaged > 0,
+        };
         Some(recovered)
     }
 

@@ -176,3 +176,22 @@ fn zeroes_that_only_the_process_has_are_reported_with_write_back() {
         assert_eq!(seen, stored, "{last:?}");
     }
 }
+
+/// A transit cache over such a device has data of an earlier process, which a client may flush.
+#[test]
+fn a_first_flush_covers_data_of_earlier_processes() {
+    run(&World::new(1), async move |_| {
+        let durable = Rc::new(RefCell::new(vec![0; LEN]));
+        let (file, journal) = (formatted(1, 4 << 20).await, Buf::zeroed(1 << 16));
+        let cache = open(&file, &journal).await;
+        let device: Rc<dyn BlockDevice> = Rc::new(Buffered {
+            durable: Rc::clone(&durable),
+            shown: RefCell::new(vec![1; LEN]),
+        });
+        let options = VolumeOptions::new(Mode::WriteThrough);
+        let volume = cache.attach("v", device, options).await.expect("attaches");
+        assert!(!cache.owes_report("v"));
+        volume.flush().await.expect("flushes");
+        assert_eq!(*durable.borrow(), vec![1; LEN]);
+    });
+}

@@ -90,7 +90,7 @@ impl Backing {
         let info = device.info();
         // The device's cache may hold data of a dead process, written through this cache or without
         // it. A client that survived will flush it through this device.
-        let written = u64::from(info.volatile_cache && !info.buffers_in_process);
+        let written = u64::from(info.volatile_cache);
         Self {
             device,
             logged: OnceCell::new(),
@@ -231,7 +231,8 @@ impl Backing {
 
     fn may_lose_writes(&self) -> bool {
         let [started, _, flushed] = &self.clients;
-        let is_buffered = self.buffers_in_process && started.get() != flushed.get();
+        // The first one stands for data of earlier processes.
+        let is_buffered = self.buffers_in_process && started.get() > flushed.get().max(1);
         is_buffered || self.is_away.get() || self.failed.borrow().is_some()
     }
 
@@ -303,11 +304,15 @@ impl Backing {
                 note().await;
             }
         }
+        let is_given_up = self.given_up.get();
         // Data that is written back stays in the cache, so the write does not make the cache's copy
         // stale.
         let logged = self.logged.get().filter(|_| by_client);
         let device = logged.unwrap_or(&self.device);
-        let result = Ordered::new(site, device.start(request)).await;
+        let result = match is_given_up {
+            true => Err(ErrorKind::ShuttingDown.into()),
+            false => Ordered::new(site, device.start(request)).await,
+        };
         if by_itself {
             counter.set(counter.get() - 1);
         } else {
@@ -418,7 +423,7 @@ impl Backing {
             Err(error) => Some(error.report()),
             Ok(()) => self.lost.get().then(|| {
                 let cause = match self.buffers_in_process {
-                    true => "an earlier process ended before a flush",
+                    true => "an earlier process ended before a flush, or a flush failed",
                     false => "a flush failed before this start",
                 };
                 format!("{cause}: UNFLUSHED WRITES MAY BE LOST")

@@ -58,9 +58,9 @@ impl Stack {
             tracing::warn!("{warning}");
         }
         let former = self.others(name, &backing).await?;
-        let claiming = Claiming::of(objects).await;
+        let claiming = Claiming::of(objects, &former).await;
         let claiming = claiming.context(|| place_of_volume(config, volume))?;
-        let older = self.refuse_older_slots(name, &backing, claiming.as_ref(), withheld);
+        let older = self.refuse_older_slots(name, &backing, claiming.as_ref(), &former, withheld);
         older.await.context(|| place_of_volume(config, volume))?;
         let is_object = claiming.is_some();
         let way = match cache {
@@ -226,6 +226,7 @@ impl Stack {
         name: &str,
         backing: &Rc<dyn BlockDevice>,
         claiming: Option<&Claiming>,
+        former: &[(String, Record)],
         withheld: Option<String>,
     ) -> Result<()> {
         let (Some(claiming), Some(withheld)) = (claiming, withheld) else {
@@ -236,12 +237,14 @@ impl Stack {
         let info = backing.info();
         let is_this =
             |it: &Record| (it.backing).overlaps(it.backing_bytes, info.identity, info.size_bytes);
-        match record.filter(is_this) {
-            Some(record) if claiming.claim.is_after_other(record) => {
+        let own = record.filter(is_this);
+        let mut known = own.into_iter().chain(former.iter().map(|(_, it)| *it));
+        match known.any(|record| claiming.claim.is_after_other(record)) {
+            true => {
                 tracing::warn!("volume {name:?}: {}", claiming.other_in_words());
                 Err(Error::new(ErrorKind::Busy, withheld))
             }
-            _ => Ok(()),
+            false => Ok(()),
         }
     }
 

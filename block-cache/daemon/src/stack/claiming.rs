@@ -6,6 +6,7 @@ use forebay_object::{Claimant, new_id};
 use forebay_terminal::size::human_duration;
 
 use super::object::OpenObjects;
+use crate::state::Record;
 use crate::state::decide::Claim;
 
 /// A claim that a start is going to make.
@@ -17,20 +18,21 @@ pub(super) struct Claiming {
 }
 
 impl Claiming {
-    /// Returns the claim that a backing device needs. Returns `None` for one that is not in object
-    /// storage, or that takes no writes.
+    /// Returns the claim that a backing device needs. `others` are other volumes that were served
+    /// from the device. Returns `None` for a device that is not in object storage, or that takes no
+    /// writes.
     ///
     /// # Errors
     /// The error of the store.
-    pub(super) async fn of(objects: Option<OpenObjects>) -> Result<Option<Self>> {
+    pub(super) async fn of(
+        objects: Option<OpenObjects>,
+        others: &[(String, Record)],
+    ) -> Result<Option<Self>> {
         let Some(objects) = objects.filter(|objects| objects.is_served) else {
             return Ok(None);
         };
         let last = objects.volume.last_writer().await?;
-        let claim = Claim {
-            last: last.as_ref().map(|last| last.id),
-            next: new_id(),
-        };
+        let claim = Claim::new(last.as_ref().map(|last| last.id), new_id(), others);
         Ok(Some(Self {
             objects,
             last,

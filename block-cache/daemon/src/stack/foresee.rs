@@ -42,11 +42,7 @@ pub(crate) fn foresee_attach(
     cache: Option<(CacheId, Option<u64>)>,
     adopt: bool,
 ) -> Result<Option<Attach>> {
-    let claim = last_writer.map(|last| Claim {
-        last: Some(last),
-        next: new_id(),
-    });
-    decided(config, volume, (backing, claim), cache, adopt)
+    decided(config, volume, (backing, last_writer), cache, adopt)
         .context(|| place_of_volume(config, volume))
 }
 
@@ -168,7 +164,7 @@ fn backing_of(config: &Config, volume: &config::Volume) -> Option<(Identity, u64
 fn decided(
     config: &Config,
     volume: &config::Volume,
-    ((backing, backing_bytes), claim): ((Identity, u64), Option<Claim>),
+    ((backing, backing_bytes), last_writer): ((Identity, u64), Option<Id>),
     cache: Option<(CacheId, Option<u64>)>,
     adopt: bool,
 ) -> Result<Option<Attach>> {
@@ -201,7 +197,7 @@ fn decided(
         backing,
         backing_bytes,
         served_as: decide::served_as(&others, cache),
-        claim,
+        claim: last_writer.map(|last| Claim::new(Some(last), new_id(), &others)),
     };
     decide::attach(&meeting).map(Some)
 }

@@ -11,15 +11,29 @@ pub struct Claim {
     pub last: Option<[u8; 16]>,
     /// Writer that is going to claim the log.
     pub next: [u8; 16],
+    /// Whether the state directory knows the last writer by another volume of the same device.
+    pub is_known: bool,
 }
 
 impl Claim {
-    /// Whether a writer that the record does not know has claimed the log last. The record is of
-    /// the volume that the log has. A record without a writer decides nothing.
+    /// Returns the claim of a device that was served as these volumes, too.
+    #[must_use]
+    pub fn new(last: Option<[u8; 16]>, next: [u8; 16], others: &[(String, Record)]) -> Self {
+        let knows = |last| others.iter().any(|(_, other)| other.writers.has(last));
+        Self {
+            last,
+            next,
+            is_known: last.is_some_and(knows),
+        }
+    }
+
+    /// Whether a writer that the state directory does not know has claimed the log last. The record
+    /// is of the volume that the log has. A record without a writer decides nothing.
     #[must_use]
     pub fn is_after_other(&self, record: Record) -> bool {
         let knows = |last| record.writers.has(last);
-        record.writers.is_known() && self.last.is_some_and(|last| !knows(last))
+        let is_other = self.last.is_some_and(|last| !knows(last));
+        record.writers.is_known() && is_other && !self.is_known
     }
 
     /// Returns the record to store durably before the claim. After it, either writer is known: the

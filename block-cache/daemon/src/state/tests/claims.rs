@@ -26,7 +26,7 @@ fn claimed_by(
 ) -> Meeting<'static> {
     Meeting {
         backing: VOLUME,
-        claim: Some(Claim { last, next: NEXT }),
+        claim: Some(Claim::new(last, NEXT, &[])),
         ..meeting(record, cache_epoch)
     }
 }
@@ -83,10 +83,7 @@ fn writers_that_were_killed_during_their_start_are_known() {
     let mut record = served(4, HERE);
     let starts = [[3; 16], [4; 16], [5; 16]];
     for next in starts {
-        let claim = Some(Claim {
-            last: Some(OURS),
-            next,
-        });
+        let claim = Some(Claim::new(Some(OURS), next, &[]));
         let start = Meeting {
             claim,
             ..claimed_by(None, Some(record), Some(4))
@@ -163,4 +160,25 @@ fn a_log_of_ranges_lacks_the_writes_of_another_daemon() {
         ..claimed_by(Some(OTHERS), Some(failed(&[])), Some(3))
     };
     assert_eq!(good(&empty).dirty, Some(Vec::new()));
+}
+
+#[test]
+fn a_writer_of_the_same_device_under_another_name_is_known() {
+    let (mine, former) = (served(4, HERE), served(4, HERE));
+    let last = [7; 16];
+    let renamed = Record {
+        writers: Writers::of(last),
+        ..former
+    };
+    for (others, is_other) in [
+        (vec![], true),
+        (vec![("b".to_owned(), former)], true),
+        (
+            vec![("b".to_owned(), former), ("c".to_owned(), renamed)],
+            false,
+        ),
+    ] {
+        let claim = Claim::new(Some(last), NEXT, &others);
+        assert_eq!(claim.is_after_other(mine), is_other, "{others:?}");
+    }
 }
