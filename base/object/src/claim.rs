@@ -95,20 +95,14 @@ pub(crate) async fn occupant(
 
 /// Error of a writer whose successor has the volume.
 pub(crate) async fn fenced(link: &Link<'_>, volume: &Superblock, seen: &Header) -> Error {
-    let claim = read_header(link, volume, seen.claim).await;
-    let successor = match claim {
-        Ok(claim) => {
-            let age = wall_clock().saturating_sub(claim.time).as_secs();
-            format!("{} took it over {age} s ago", claim.text)
+    let successor = match claimant(link, volume, seen.claim).await {
+        Ok(Some(claimant)) => {
+            let age = wall_clock().saturating_sub(claimant.time).as_secs();
+            format!("{} took it over {age} s ago", claimant.text)
         }
-        Err(_) => "another writer took it over".to_owned(),
+        _ => "another writer took it over".to_owned(),
     };
-    let what = format!(
-        "volume {}: {successor}\n\
-         help: stop one of the two daemons, and restart the one that is to serve the volume",
-        link.name()
-    );
-    Error::new(ErrorKind::Busy, what)
+    taken(link, &successor)
 }
 
 /// Condition of a claim.
@@ -161,7 +155,7 @@ pub(crate) async fn claimant(
     }))
 }
 
-/// Error of a start that another one has overtaken.
+/// Error of a daemon that has lost a volume to another one. `how` says by whom.
 pub(crate) fn taken(link: &Link<'_>, how: &str) -> Error {
     let what = format!(
         "volume {}: {how}\n\

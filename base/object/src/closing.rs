@@ -84,7 +84,7 @@ fn lost(core: &Core) -> Error {
         .map(|it| bytes_of(it.payload_sectors))
         .sum();
     let what = format!(
-        "object store {}: unflushed changes ARE LOST unless a cache has them: {} bytes, zeroes\n\
+        "object store {}: {} unflushed bytes, and discards, ARE LOST unless a cache has them\n\
          help: see that the store answers, and start again; clients have to repeat what they had \
          not flushed",
         core.link.name(),

@@ -50,8 +50,12 @@ pub(crate) fn map_name(seq: u64) -> String {
 /// Returns the name of the object of a snapshot. No other snapshot has it, so that a late deletion
 /// deletes no later snapshot of the same name.
 pub(crate) fn snapshot_name(name: &str, id: &Id) -> String {
-    let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("snapshots/{name}.{id}")
+    format!("snapshots/{name}.{}", digits(id))
+}
+
+/// Returns an identity as 32 hexadecimal digits.
+pub(crate) fn digits(id: &Id) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the sequence number in the name of an object of the log or a checkpoint.

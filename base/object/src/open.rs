@@ -13,7 +13,7 @@ use crate::claim::{Condition, Wanted, Writer, check_growth, claim, taken};
 use crate::core::{Core, Log};
 use crate::fault::Faults;
 use crate::format::superblock::{self, Superblock};
-use crate::format::{Id, checkpoint, corrupt, new_id};
+use crate::format::{Id, checkpoint, corrupt, digits, new_id};
 use crate::limits::Limits;
 use crate::link::Link;
 use crate::options::{Access, Options};
@@ -212,8 +212,7 @@ fn without_superblock(link: &Link<'_>) -> Error {
 
 /// Checks that the store creates no object twice. Without that, two writers could not be fenced.
 async fn probe(link: &Link<'_>) -> Result<()> {
-    let name: String = new_id().iter().map(|byte| format!("{byte:02x}")).collect();
-    let name = format!("probe/{name}");
+    let name = format!("probe/{}", digits(&new_id()));
     // An attempt whose answer was lost may have created it.
     link.create(&name, &Bytes::from_static(b"first")).await?;
     let second = link.create(&name, &Bytes::from_static(b"second")).await?;

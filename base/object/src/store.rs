@@ -36,11 +36,11 @@ pub struct Listed {
 }
 
 /// Rate that the limits of requests allow for, bytes a second. 8 MiB take two minutes.
-const LEAST_RATE: u64 = 70_000;
+const MIN_RATE: u64 = 70_000;
 
-/// Returns the time that `bytes` take at the least rate, in whole seconds.
+/// Returns the time that `bytes` take at the minimum rate, in whole seconds.
 pub(crate) const fn transfer_time(bytes: u64) -> Duration {
-    Duration::from_secs(bytes / LEAST_RATE)
+    Duration::from_secs(bytes / MIN_RATE)
 }
 
 /// Progress of a list, which may need many requests.

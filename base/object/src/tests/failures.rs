@@ -356,7 +356,7 @@ fn a_close_ends_after_two_minutes_and_names_the_loss() {
         assert_eq!(error.kind(), ErrorKind::Unreachable);
         let report = error.report();
         assert!(
-            report.contains("ARE LOST") && report.contains("8192 bytes"),
+            report.contains("8192 unflushed bytes, and discards, ARE LOST"),
             "{report}"
         );
         let refused = read(&volume, 0, 4096).await.unwrap_err();

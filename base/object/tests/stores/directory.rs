@@ -36,7 +36,7 @@ fn left(directory: &Path) -> usize {
     let entries = std::fs::read_dir(directory.join(".incomplete"));
     let bytes = entries.expect("it is there").map(|entry| {
         let about = entry.and_then(|entry| entry.metadata());
-        about.expect("nobody writes there").len()
+        about.expect("no process writes there").len()
     });
     bytes.filter(|bytes| *bytes > 0).count()
 }

@@ -38,40 +38,50 @@ pub(super) async fn rewrite(
     for (_, record) in &journal.entries {
         *dirty.entry((record.slot, record.class)).or_default() |= record.dirty;
     }
-    if journal.is_partial && !planted(Fault::TrustUnnamed) {
-        if !journal.in_flight && map.dirty_blocks() > 0 {
-            tracing::error!(
-                dirty_blocks = map.dirty_blocks(),
-                "a failed flush covered blocks that the process journal does not name: the last \
-                 overwrites of dirty blocks MAY BE LOST"
-            );
-        }
-        let live = (0..map.numbers()).filter(|slot| map.has(*slot, LIVE));
-        for slot in live {
-            let entry = map.slot(slot);
-            *dirty.entry((map.place(slot), entry.class)).or_default() |= entry.dirty;
-        }
-    }
     for ((place, class), granules) in dirty {
-        let whole = 0..u32::try_from(geometry.block_bytes(class)).expect("at most 1 MiB");
-        for run in geometry.runs(class, granules, whole.clone()) {
-            let buf = Buf::zeroed((run.end - run.start) as usize);
-            let offset = geometry.data_offset(place, run.start);
-            let holes = data.holes(offset..offset + buf.len() as u64);
-            if holes.is_some_and(|holes| !holes.is_empty()) {
-                continue;
-            }
-            let rewritten = match data.read(offset, buf.clone()).await {
-                Ok(()) => data.write(offset, buf).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = rewritten {
-                tracing::warn!(
-                    offset,
-                    error = %error.report(),
-                    "a slot that was reported as lost cannot be rewritten"
-                );
-            }
+        rewrite_slot(data, geometry, (place, class), granules).await;
+    }
+    if !journal.is_partial || planted(Fault::TrustUnnamed) {
+        return;
+    }
+    if !journal.in_flight && map.dirty_blocks() > 0 {
+        tracing::error!(
+            dirty_blocks = map.dirty_blocks(),
+            "a failed flush covered blocks that the process journal does not name: the last \
+             overwrites of dirty blocks MAY BE LOST"
+        );
+    }
+    for slot in (0..map.numbers()).filter(|slot| map.has(*slot, LIVE)) {
+        let entry = map.slot(slot);
+        rewrite_slot(data, geometry, (map.place(slot), entry.class), entry.dirty).await;
+    }
+}
+
+/// Writes granules of a slot, given by its place and class, once more.
+async fn rewrite_slot(
+    data: &dyn BlockDevice,
+    geometry: &Geometry,
+    (place, class): (u32, u8),
+    granules: u64,
+) {
+    let whole = 0..u32::try_from(geometry.block_bytes(class)).expect("at most 1 MiB");
+    for run in geometry.runs(class, granules, whole.clone()) {
+        let buf = Buf::zeroed((run.end - run.start) as usize);
+        let offset = geometry.data_offset(place, run.start);
+        let holes = data.holes(offset..offset + buf.len() as u64);
+        if holes.is_some_and(|holes| !holes.is_empty()) {
+            continue;
+        }
+        let rewritten = match data.read(offset, buf.clone()).await {
+            Ok(()) => data.write(offset, buf).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = rewritten {
+            tracing::warn!(
+                offset,
+                error = %error.report(),
+                "a slot that was reported as lost cannot be rewritten"
+            );
         }
     }
 }

@@ -119,8 +119,8 @@ impl Met {
                 ),
             ));
         }
-        // The cache has the new epoch, so the log does not count. A log beside a record without it
-        // shows that the record is older.
+        // The cache has the new epoch, so the log of ranges is obsolete. It goes first: a log whose
+        // record does not name it shows that the record is older.
         let (state, name) = (Arc::clone(&self.state), self.name.clone());
         offload(move || state.remove_history(&name)).await?;
         self.store(self.plan.after).await?;

@@ -220,7 +220,7 @@ fn a_daemon_that_is_killed_during_its_start_is_no_other_writer() {
 
 #[test]
 fn writes_without_the_cache_are_not_those_of_another_daemon() {
-    let place = Place::new("object-beside", "wb");
+    let place = Place::new("object-without", "wb");
     let folder = make_folder(&place);
     back_with(&place, &directory(&folder), "wb");
     let daemon = place.serve(&[]);

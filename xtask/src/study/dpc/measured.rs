@@ -81,7 +81,7 @@ pub(super) fn claims(rounds: &[Round]) -> Vec<Claim> {
     };
     vec![
         claim(
-            "local hit beside a private cache's",
+            "time of a local hit over that of a private cache",
             local,
             "times",
             Kind::Measured,

@@ -153,7 +153,8 @@ async fn within<T>(
     }
 }
 
-/// Receives the data of a read. Ends when they are late by `patience` at the least rate.
+/// Receives the data of a read. Gives up when data arrive `patience` later than at the minimum
+/// rate.
 async fn receive(
     mut parts: impl Stream<Item = object_store::Result<Bytes>> + Unpin,
     patience: Duration,

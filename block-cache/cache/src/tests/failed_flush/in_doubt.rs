@@ -136,11 +136,11 @@ fn what_slots_show_after_a_failed_flush_is_made_durable_before_it_is_used() {
 }
 
 #[test]
-fn slots_that_a_full_journal_does_not_name_are_made_durable_before_they_are_used() {
+fn slots_without_an_entry_are_made_durable_first() {
     check_shown(Left::Full, Fault::TrustUnnamed);
 }
 
 #[test]
-fn slots_of_a_dead_process_whose_flush_failed_are_made_durable_before_they_are_used() {
+fn slots_of_a_dead_process_are_made_durable_first() {
     check_shown(Left::Remains, Fault::TrustUnnamed);
 }

@@ -201,15 +201,20 @@ fn requests_have_lengths_of_64_bits() {
     });
 }
 
+/// Negotiates extended headers, and begins the transmission.
+async fn begin(client: &Client) {
+    client.option(option::EXTENDED_HEADERS, &[]).await;
+    let go = InfoRequest {
+        name: "v".to_owned(),
+        wanted: vec![],
+    };
+    client.option(option::GO, &go.encode()).await;
+}
+
 #[test]
 fn wrong_requests_are_answered_and_the_stream_stays_in_step() {
     with_client(|client, changes| async move {
-        client.option(option::EXTENDED_HEADERS, &[]).await;
-        let go = InfoRequest {
-            name: "v".to_owned(),
-            wanted: vec![],
-        };
-        client.option(option::GO, &go.encode()).await;
+        begin(&client).await;
         let data = [9; 512];
         let with_data = flag::PAYLOAD_LEN;
         for (wrong, data) in [
@@ -246,12 +251,7 @@ fn wrong_requests_are_answered_and_the_stream_stays_in_step() {
 #[test]
 fn a_long_request_ends_with_its_client() {
     with_client(|client, changes| async move {
-        client.option(option::EXTENDED_HEADERS, &[]).await;
-        let go = InfoRequest {
-            name: "v".to_owned(),
-            wanted: vec![],
-        };
-        client.option(option::GO, &go.encode()).await;
+        begin(&client).await;
         // More than 4,000 pieces.
         let zeroes = request(command::WRITE_ZEROES, 0, 0, 4 * TIB + 4096);
         client.say(&zeroes.encode()).await;
