@@ -12,6 +12,7 @@ const LIVES: Lives = Lives {
     // Fault::TrustDamaged. A fill beside data that rotted, cut off by a crash.
     // Fault::LeaveSpareCopy. Corrupt clean data beside corrupt dirty data. A start that is cut off
     // after it removed damage. A read, slower than a flush, that finds data of before the damage.
+    // Marks that the batch of a close repeated.
     pinned: &[
         4_294_977_313,
         1_008_771,
@@ -19,6 +20,7 @@ const LIVES: Lives = Lives {
         1_030_808,
         1_123_571,
         1_127_622,
+        1_283_450,
     ],
     gate: 1200,
     whole: 1250,

@@ -155,6 +155,10 @@ impl Committer {
     }
 
     pub(crate) fn log_mark(&self, id: MarkId) {
+        // The close voids marks. One behind it would count at a later start.
+        if self.is_closed.get() {
+            return;
+        }
         let Some((volume, region, state)) = self.marks.logged(id) else {
             return;
         };

@@ -336,7 +336,11 @@ impl Reader<'_> {
         let clean = last_close.is_some_and(|close| {
             self.last_open.is_none_or(|(open, ..)| open < close) && self.newest.contains(&close)
         });
-        let void_below = last_close.unwrap_or(0).max(tail);
+        // A close voids all marks, also those that its own batch repeats behind it.
+        let void_below = match clean {
+            true => u64::MAX,
+            false => last_close.unwrap_or(0).max(tail),
+        };
         let mut marks: Vec<FoundMark> = (self.marks.into_iter())
             .filter(|(_, (lsn, state))| *lsn >= void_below && *state != MarkState::None)
             .map(|((volume, region), (lsn, state))| FoundMark {
