@@ -235,11 +235,8 @@ impl Stack {
         let (state, owned) = (Arc::clone(&self.state), name.to_owned());
         let record = offload(move || state.load(&owned)).await?;
         let info = backing.info();
-        let is_this =
-            |it: &Record| (it.backing).overlaps(it.backing_bytes, info.identity, info.size_bytes);
-        let own = record.filter(is_this);
-        let mut known = own.into_iter().chain(former.iter().map(|(_, it)| *it));
-        match known.any(|record| claiming.claim.is_after_other(record)) {
+        let sized = (info.identity, info.size_bytes);
+        match claiming.claim.is_after_other_on(sized, record, former) {
             true => {
                 tracing::warn!("volume {name:?}: {}", claiming.other_in_words());
                 Err(Error::new(ErrorKind::Busy, withheld))

@@ -69,7 +69,9 @@ pub(crate) use remote::connect;
 pub(crate) use room::check as check_room;
 use stop::{STOPPED, unfinished, unless_cut, unless_stopped};
 pub(crate) use table::{refuse_without_table, with_table};
-pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
+pub(crate) use transit::{
+    foresee, left, refuse_if_gone, refuse_if_left, refuse_if_left_in, refuse_if_older,
+};
 pub use wishes::Wishes;
 
 fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {

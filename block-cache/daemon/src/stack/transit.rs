@@ -35,7 +35,7 @@ use files::{generations, look, map, note_of, notes, place, unusable, was_noted};
 use forebay_terminal::size::human_bytes;
 pub(super) use left::give_up_or_refuse;
 use left::tell_of_loss;
-pub(crate) use left::{left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
+pub(crate) use left::{left, refuse_if_gone, refuse_if_left, refuse_if_left_in, refuse_if_older};
 use refusals::{refuse_if_earlier, removed, unopened};
 
 /// Directory of slots.
@@ -303,13 +303,8 @@ impl OpenTransit {
     /// with the remedy to give it up. Returns `None` if there is none.
     pub(super) fn withheld_in_words(&self) -> Option<String> {
         let file = self.file.as_ref().filter(|_| self.is_withheld())?;
-        let bytes = human_bytes(self.cache.stats().owed * self.block_bytes);
-        Some(format!(
-            "{bytes} in transit cache {:?} are older than data of another daemon\n\
-             help: to give them up, remove {} and start with --accept-journal-loss",
-            self.name,
-            file.display()
-        ))
+        let bytes = self.cache.stats().owed * self.block_bytes;
+        Some(left::older_in_words(&self.name, bytes, file))
     }
 
     /// Whether it holds data that the device lacks, in memory that ends with the process.

@@ -263,16 +263,12 @@ fn older_data_of_a_transit_cache_is_not_sent_on() {
     for (number, slots) in slots.iter().enumerate() {
         std::fs::copy(aside(number), slots).expect("copied");
     }
-    let config = first.path("forebay.toml");
     let before = objects(&folder);
     for _ in 0..2 {
-        let said = first.refused(&["serve", text(&config)]);
-        assert!(
-            said.contains("in transit cache \"slots\" are older"),
-            "{said}"
-        );
-        assert!(said.contains("another daemon, process "), "{said}");
+        both_refuse(&first, &["in transit cache \"slots\" are older"]);
     }
+    let said = first.refused(&["serve", text(&first.path("forebay.toml"))]);
+    assert!(said.contains("another daemon, process "), "{said}");
     assert_eq!(objects(&folder), before, "nothing is claimed");
     for slots in slots {
         std::fs::remove_file(slots).expect("there");

@@ -7,7 +7,7 @@ use forebay_cache::{Devices, Inspection, VolumeOptions};
 use super::mend::{self, Place};
 use super::open::{Backing, Sized};
 use crate::config::{Config, Volume};
-use crate::stack::{Wishes, foresee_attach, options_of, place_of_volume};
+use crate::stack::{Wishes, foresee_attach, options_of, place_of_volume, refuse_if_older};
 use crate::state::CacheId;
 use crate::state::decide::Attach;
 
@@ -36,12 +36,17 @@ pub(super) fn attaches<'a>(
         };
         let adopt = wishes.adopt.contains(&volume.name);
         let last_writer = backing.writers.get(number).copied().flatten();
-        let decided = foresee_attach(config, volume, (*sized, last_writer), cache, adopt);
+        let mut devices = backing.devices.iter();
+        let device = devices.find(|(known, _)| *known == number);
+        let slots = device.map_or(Ok(()), |(_, info)| {
+            refuse_if_older(config, volume, info, last_writer)
+                .context(|| place_of_volume(config, volume))
+        });
+        let decided = slots
+            .and_then(|()| foresee_attach(config, volume, (*sized, last_writer), cache, adopt));
         let checked = decided.and_then(|attach| {
-            let mut devices = backing.devices.iter();
-            let is_device = devices.any(|(known, _)| *known == number);
             let checked = match &mut cache_now {
-                Some(found) if is_device => check_device(found, &volume.name, *sized, adopt),
+                Some(found) if device.is_some() => check_device(found, &volume.name, *sized, adopt),
                 _ => Ok(()),
             };
             checked

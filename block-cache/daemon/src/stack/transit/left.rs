@@ -4,12 +4,16 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{DeviceInfo, Error, ErrorKind, Result};
 use forebay_io::system::boot_id;
+use forebay_object::{Id, new_id};
+use forebay_terminal::size::human_bytes;
 use forebay_transit::slots_left;
 
 use super::files::{generations, is_used, look, note_of, place};
 use super::refusals::{GIVE_UP, amount, blocks_are_left, refuse_if_earlier, removed};
 use super::{Start, others};
+use crate::config::{self, Config, DeviceKind};
 use crate::state::StateDirectory;
+use crate::state::decide::Claim;
 
 /// Reports the loss of missing slots that the user accepts. `state` is the state directory.
 pub(super) fn tell_of_loss(state: &Path, file: &Path) {
@@ -111,6 +115,48 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
         Some(left) => Ok(Some((file, left.blocks))),
         None => others::left(info),
     }
+}
+
+/// Describes `bytes` of a transit cache that are older than data of its device, with the remedy to
+/// give them up.
+pub(super) fn older_in_words(name: &str, bytes: u64, file: &Path) -> String {
+    format!(
+        "{} in transit cache {name:?} are older than data of another daemon\n\
+         help: to give them up, remove {} and start with --accept-journal-loss",
+        human_bytes(bytes),
+        file.display()
+    )
+}
+
+/// Refuses a volume if its transit cache holds data that is older than that of another daemon.
+/// `info` is its device in object storage, and `last` the last writer there.
+///
+/// # Errors
+/// `Busy` for such data; errors of the operating system.
+pub(crate) fn refuse_if_older(
+    config: &Config,
+    volume: &config::Volume,
+    info: &DeviceInfo,
+    last: Option<Id>,
+) -> Result<()> {
+    let mut stack = config.stack(&volume.backing).into_iter();
+    let transit = stack.find(|entry| matches!(entry.kind, DeviceKind::Transit { .. }));
+    let (Some(transit), Some(last)) = (transit, last) else {
+        return Ok(());
+    };
+    let Some((file, blocks)) = left(info)? else {
+        return Ok(());
+    };
+    let (state, sized) = (&config.server.state, (info.identity, info.size_bytes));
+    let others = StateDirectory::others_in(state, &volume.name, sized)?;
+    let own = StateDirectory::load_in(state, &volume.name)?;
+    let claim = Claim::new(Some(last), new_id(), &others);
+    if !claim.is_after_other_on(sized, own, &others) {
+        return Ok(());
+    }
+    let bytes = blocks * u64::from(info.logical_block_bytes);
+    let what = older_in_words(&transit.name, bytes, &file);
+    Err(Error::new(ErrorKind::Busy, what))
 }
 
 /// As [`refuse_if_left`], with the record of a state directory: slots of an earlier time must not

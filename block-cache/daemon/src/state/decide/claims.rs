@@ -1,6 +1,8 @@
 //! Finds that another daemon has served a volume in object storage: the last claim in its log
 //! is of an unknown writer.
 
+use forebay_block::Identity;
+
 use super::{Meeting, Record, position};
 use crate::state::epoch::CacheId;
 
@@ -34,6 +36,21 @@ impl Claim {
         let knows = |last| record.writers.has(last);
         let is_other = self.last.is_some_and(|last| !knows(last));
         record.writers.is_known() && is_other && !self.is_known
+    }
+
+    /// As [`Claim::is_after_other`], for a device with this identity and size in bytes. `own` is the
+    /// record of its volume, and `others` are those of other volumes that were served from it.
+    #[must_use]
+    pub fn is_after_other_on(
+        &self,
+        (identity, size_bytes): (Identity, u64),
+        own: Option<Record>,
+        others: &[(String, Record)],
+    ) -> bool {
+        let is_this = |it: &Record| it.backing.overlaps(it.backing_bytes, identity, size_bytes);
+        let own = own.filter(is_this);
+        let mut known = own.into_iter().chain(others.iter().map(|(_, it)| *it));
+        known.any(|record| self.is_after_other(record))
     }
 
     /// Returns the record to store durably before the claim. After it, either writer is known: the
