@@ -388,13 +388,9 @@ fn a_close_voids_marks_until_the_next_open() {
     ring.batch(&[open, mark], |_| true);
     let found = ring.replay(&[]);
     assert_eq!((found.marks.len(), found.clean), (1, false));
-    // The batch repeats the mark, since the tail reached it.
-    for batch in [&[Body::Close][..], &[Body::Close, mark]] {
-        ring.batch(batch, |_| true);
-        let found = ring.replay(&[]);
-        assert_eq!((found.marks.len(), found.clean), (0, true));
-    }
     ring.batch(&[Body::Close], |_| true);
+    let found = ring.replay(&[]);
+    assert_eq!((found.marks.len(), found.clean), (0, true));
     ring.batch(&[open], |_| true);
     let found = ring.replay(&[]);
     assert_eq!((found.marks.len(), found.clean), (0, false));
@@ -403,4 +399,11 @@ fn a_close_voids_marks_until_the_next_open() {
         had_journal: true,
     };
     assert_eq!(found.last_open, Some(opening));
+
+    // A batch of an earlier version, in which the tail reached the mark.
+    let mut ring = Ring::new();
+    ring.batch(&[open, mark], |_| true);
+    ring.batch(&[Body::Close, mark], |_| true);
+    let found = ring.replay(&[]);
+    assert_eq!((found.marks.len(), found.clean), (0, true));
 }
