@@ -103,7 +103,7 @@ impl<F: Filesystem> Filesystem for Paced<F> {
             true => Kind::Miss,
             false => Kind::Hit,
         };
-        let serving = self.readers.serve(kind);
+        let _serving = self.readers.serve(kind);
         let held = names.hold_packets(read);
         if held.waits != (kind == Kind::Miss) {
             self.waits.store(held.waits, Ordering::Relaxed);
@@ -115,7 +115,6 @@ impl<F: Filesystem> Filesystem for Paced<F> {
         if self.held.load(Ordering::Acquire) && !names.has_request() {
             self.send_held();
         }
-        serving.share(|| names.has_request());
     }
 
     serve! {

@@ -3,11 +3,8 @@
 //! The kernel hands requests to waiting threads in turn. With sixteen of them, one client at a time
 //! finds each thread asleep for long, and its stack and buffer out of the processor's caches. So
 //! threads without work park, and [`SPARE`] threads remain. A thread is unparked as soon as all
-//! others are serving requests, since these may wait for the source.
-//!
-//! Reads of pages in memory occupy their thread only while they use a processor. One thread serves
-//! them, which the kernel wakes on the processor of the program. It unparks another one if a
-//! request waits when it has served one.
+//! others are serving requests, since these may wait for the source. Reads that occupy their thread
+//! only while they use a processor need fewer threads.
 
 use std::cell::Cell;
 use std::num::NonZero;
@@ -17,8 +14,8 @@ use std::time::Duration;
 
 /// Number of threads that remain available. With one, each request would unpark another thread.
 const SPARE: usize = 2;
-/// The same after reads.
-const SPARE_READS: usize = 1;
+/// The same after misses.
+const SPARE_MISSES: usize = 1;
 /// Number of requests in a row after which a thread is in surplus, until it parks. Parking and
 /// unparking cost more than a request in memory.
 const PATIENCE: u32 = 64;
@@ -38,8 +35,8 @@ thread_local! {
 pub(crate) enum Kind {
     /// It may wait for the source or another node.
     MayWait,
-    /// It is expected to be a read of a page in memory. At most as many threads serve them as there
-    /// are processors. It unparks none before it is over.
+    /// It is expected to be a read of a page in memory. As many threads serve them as there are
+    /// processors.
     Hit,
     /// It is expected to be a read that continues when its page has come. A thread for every second
     /// processor serves them, since programs and other threads of the node use the others. With one
@@ -99,32 +96,24 @@ impl Readers {
             self.running.fetch_add(1, Ordering::AcqRel);
             self.available.load(Ordering::Acquire)
         };
-        if left == 0 && kind != Kind::Hit && self.one_more_helps(kind) {
-            self.unpark_one();
-        }
-        Serving {
-            readers: self,
-            kind,
-        }
-    }
-
-    /// Returns whether another thread would serve requests of this kind beside those that run.
-    fn one_more_helps(&self, kind: Kind) -> bool {
         let running_max = match kind {
             Kind::MayWait => usize::MAX,
             Kind::Hit => self.processors,
             Kind::Miss => self.processors.div_ceil(2),
         };
-        self.running.load(Ordering::Acquire) < running_max
-    }
-
-    fn unpark_one(&self) {
-        let mut parked = self.lock();
-        if parked.threads > parked.unparked {
-            parked.unparked += 1;
-            self.available.fetch_add(1, Ordering::AcqRel);
-            self.running.fetch_add(1, Ordering::AcqRel);
-            self.unparked.notify_one();
+        let helps = self.running.load(Ordering::Acquire) < running_max;
+        if left == 0 && helps {
+            let mut parked = self.lock();
+            if parked.threads > parked.unparked {
+                parked.unparked += 1;
+                self.available.fetch_add(1, Ordering::AcqRel);
+                self.running.fetch_add(1, Ordering::AcqRel);
+                self.unparked.notify_one();
+            }
+        }
+        Serving {
+            readers: self,
+            kind,
         }
     }
 
@@ -170,24 +159,12 @@ impl Readers {
     }
 }
 
-impl Serving<'_> {
-    /// Unparks a thread after a hit, if all others serve requests and another request waits.
-    /// `has_request` tells that.
-    pub(crate) fn share(&self, has_request: impl FnOnce() -> bool) {
-        let readers = self.readers;
-        let is_last = readers.available.load(Ordering::Acquire) == 0;
-        if self.kind == Kind::Hit && is_last && readers.one_more_helps(self.kind) && has_request() {
-            readers.unpark_one();
-        }
-    }
-}
-
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
         let available = self.readers.available.fetch_add(1, Ordering::AcqRel) + 1;
         let spare = match self.kind {
-            Kind::MayWait => SPARE,
-            Kind::Hit | Kind::Miss => SPARE_READS,
+            Kind::MayWait | Kind::Hit => SPARE,
+            Kind::Miss => SPARE_MISSES,
         };
         let surplus = match available > spare {
             true => SURPLUS.get() + 1,
@@ -289,17 +266,13 @@ mod tests {
             reader.go.send(()).expect("it waits");
             wait_for_parked(&readers, number + 1);
         }
-        let mut serving: Vec<_> = (0..SPARE).map(|_| readers.serve(Kind::Hit)).collect();
-        assert_eq!(readers.available.load(Ordering::Relaxed), 0, "all serve");
-        serving[0].share(|| false);
-        assert_eq!(readers.lock().threads, PARKED, "no request waits");
-        serving[0].share(|| true);
+        let serving: Vec<_> = (0..SPARE).map(|_| readers.serve(Kind::Hit)).collect();
         wait_for_parked(&readers, PARKED - 1);
         assert_eq!(readers.running.load(Ordering::Relaxed), SPARE + 1);
-        serving.push(readers.serve(Kind::Hit));
-        serving[0].share(|| unreachable!("as many run as there are processors"));
+        let short = readers.serve(Kind::Hit);
+        assert_eq!(readers.available.load(Ordering::Relaxed), 0, "all serve");
         assert_eq!(readers.lock().threads, PARKED - 1);
-        drop(serving.pop());
+        drop(short);
         let miss = readers.serve(Kind::Miss);
         assert_eq!(readers.lock().threads, PARKED - 1);
         drop(miss);
@@ -307,35 +280,6 @@ mod tests {
         wait_for_parked(&readers, PARKED - 2);
         drop((serving, waits));
         readers.end();
-        for reader in all {
-            let _ = reader.go.send(());
-            reader.thread.join().expect("no panic");
-        }
-    }
-
-    #[test]
-    fn one_thread_remains_for_hits() {
-        let readers = Arc::<Readers>::default();
-        let all = start(&readers);
-        let one_by_one = all.iter().take(THREADS - SPARE);
-        for (number, reader) in one_by_one.enumerate() {
-            reader.go.send(()).expect("it waits");
-            wait_for_parked(&readers, number + 1);
-        }
-        drop(readers.serve(Kind::MayWait));
-        let serving = [Kind::MayWait; SPARE].map(|kind| readers.serve(kind));
-        assert_eq!(readers.available.load(Ordering::Relaxed), SPARE - 1);
-        let hitting = Arc::clone(&readers);
-        let hits = std::thread::spawn(move || {
-            for _ in 0..=PATIENCE {
-                drop(hitting.serve(Kind::Hit));
-            }
-        });
-        // With the hits, two threads were available.
-        wait_for_parked(&readers, THREADS - SPARE + 1);
-        drop(serving);
-        readers.end();
-        hits.join().expect("no panic");
         for reader in all {
             let _ = reader.go.send(());
             reader.thread.join().expect("no panic");
