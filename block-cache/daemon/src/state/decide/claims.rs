@@ -38,8 +38,8 @@ impl Claim {
         record.writers.is_known() && is_other && !self.is_known
     }
 
-    /// As [`Claim::is_after_other`], for a device with this identity and size in bytes. `own` is the
-    /// record of its volume, and `others` are those of other volumes that were served from it.
+    /// As [`Claim::is_after_other`], for a device with this identity and size in bytes. `own` is
+    /// the record of its volume, and `others` are those of other volumes that were served from it.
     #[must_use]
     pub fn is_after_other_on(
         &self,
