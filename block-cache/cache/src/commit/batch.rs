@@ -155,7 +155,7 @@ impl Committer {
     }
 
     pub(crate) fn log_mark(&self, id: MarkId) {
-        // The close voids marks. One behind it would count at a later start.
+        // The close voids marks. A mark after it would count at a later start.
         if self.is_closed.get() {
             return;
         }

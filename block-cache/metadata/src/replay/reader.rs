@@ -336,7 +336,7 @@ impl Reader<'_> {
         let clean = last_close.is_some_and(|close| {
             self.last_open.is_none_or(|(open, ..)| open < close) && self.newest.contains(&close)
         });
-        // A close voids all marks, also those that its own batch repeats behind it.
+        // A close voids all marks, also those that its own batch repeats after it.
         let void_below = match clean {
             true => u64::MAX,
             false => last_close.unwrap_or(0).max(tail),
