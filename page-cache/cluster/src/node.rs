@@ -379,6 +379,10 @@ fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing,
     let received = incoming.packets::<ToNode>(|bytes| {
         let packet = Packet::<ToNode>::decode(bytes).ok().flatten();
         first = packet.and_then(|packet| packet.messages().next());
+    });
+    let received = received.context(|| {
+        let socket = socket.display();
+        format!("page cache: no greeting of the directory on {socket} in {GREETING:?}")
     })?;
     let Some(Ok(ToNode::Hello { nonce })) = first.filter(|_| received) else {
         let context = "page cache: the peer is not a directory of this version";

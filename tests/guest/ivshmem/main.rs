@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use forebay_block::{ErrorKind, Result};
+use forebay_block::{Error, ErrorKind, Result};
 use forebay_cluster::pool::Pool;
 use forebay_cluster::{DeviceNode, InFlight, NodeId, Options, PAGE_BYTES};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
@@ -56,19 +56,26 @@ struct Machine {
     disk: PathBuf,
 }
 
-/// The directory closes a connection that does not identify itself in five seconds, and its socket
-/// exists from the machine's boot. On a busy machine the first message may therefore meet a closing
-/// connection. A node that has to repeat the join does so.
+/// Joins, and repeats a join that fails for the way to the directory.
+///
+/// QEMU connects to the directory when the machine starts. The directory closes a connection that
+/// does not identify itself in five seconds, and QEMU connects anew a second later. A join may
+/// therefore meet a connection that closes, or wait for a greeting longer than it may.
 fn join(pool: &str, number: u8) -> Result<Machine> {
     let begin = Instant::now();
     loop {
         match join_once(pool, number) {
-            Err(error) if error.kind() == ErrorKind::Permission && begin.elapsed() < PATIENCE => {
+            Err(error) if is_of_connection(&error) && begin.elapsed() < PATIENCE => {
                 eprintln!("again: {}", error.report());
             }
             joined => return joined,
         }
     }
+}
+
+fn is_of_connection(error: &Error) -> bool {
+    use ErrorKind::{Busy, Disconnected, Permission};
+    matches!(error.kind(), Busy | Disconnected | Permission)
 }
 
 fn join_once(pool: &str, number: u8) -> Result<Machine> {
