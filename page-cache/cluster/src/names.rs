@@ -28,7 +28,7 @@ use forebay_io::tree::{Room, raise_open_files, read_link, rename, room, set_time
 use crate::file::File;
 use crate::locks::Locks;
 use crate::node::{Inner, Node};
-use crate::second_names::{self, SecondNames};
+use crate::second_names;
 pub use making::{Maker, NewFile};
 use mapped::MountedBy;
 pub use mapped::Opened;
@@ -160,16 +160,16 @@ impl Names {
             return Err(io::Error::from_raw_os_error(libc::EXDEV));
         }
         let mapped = self.is_mapped_in((parent, name), &metadata)?;
+        let attributes = self.described(&file, metadata)?;
         let mut known = self.lock();
-        let entry = known.entry(metadata.ino());
+        let entry = known.entry(attributes.metadata.ino());
         let entry = entry.or_insert_with(|| Known {
             file: Arc::new(file),
             lookups: 0,
             mapped,
         });
         entry.lookups += 1;
-        drop(known);
-        Ok(self.described(metadata))
+        Ok(attributes)
     }
 
     /// Forgets this number of lookups.
@@ -188,8 +188,8 @@ impl Names {
     /// # Errors
     /// Errors of the system.
     pub fn attributes(&self, number: u64) -> io::Result<Attributes> {
-        let metadata = self.file(number)?.metadata()?;
-        Ok(self.described(metadata))
+        let here = self.file(number)?;
+        self.described(&here, here.metadata()?)
     }
 
     /// Sets attributes.
@@ -351,20 +351,23 @@ impl Names {
             .open(path_of(here))
     }
 
-    fn described(&self, metadata: Metadata) -> Attributes {
+    /// Returns the attributes of an open file that has this metadata.
+    fn described(&self, file: &fs::File, metadata: Metadata) -> io::Result<Attributes> {
         let second_names = self.node.client().store().second_names();
         let number = if self.is_root(&metadata) {
             ROOT
         } else {
             metadata.ino()
         };
-        Attributes {
+        let links = match second_names {
+            Some(second_names) => second_names.links(file, &metadata)?,
+            None => metadata.nlink(),
+        };
+        Ok(Attributes {
             number,
-            links: second_names.map_or(metadata.nlink(), |second_names: &SecondNames| {
-                second_names.links(&metadata)
-            }),
+            links,
             metadata,
-        }
+        })
     }
 
     fn is_root(&self, metadata: &Metadata) -> bool {

@@ -167,12 +167,13 @@ impl SecondNames {
         }
     }
 
-    /// Returns the number of names of a file, without its second name.
-    pub(crate) fn links(&self, metadata: &fs::Metadata) -> u64 {
-        let ours = metadata.is_file()
-            && metadata.nlink() > 1
-            && fs::symlink_metadata(self.of(metadata.ino())).is_ok();
-        metadata.nlink() - u64::from(ours)
+    /// Returns the number of names of an open file that has this metadata, without its second name.
+    pub(crate) fn links(&self, file: &File, metadata: &fs::Metadata) -> io::Result<u64> {
+        if !metadata.is_file() || fs::symlink_metadata(self.of(metadata.ino())).is_err() {
+            return Ok(metadata.nlink());
+        }
+        // The second name may be newer than the metadata.
+        Ok(file.metadata()?.nlink().saturating_sub(1))
     }
 
     /// Notes that a file has lost a name or was closed. If it has no other name and is not open,
@@ -260,9 +261,12 @@ mod tests {
         let file = file.expect("there");
         let inode = file.metadata().expect("answers").ino();
         mark_open(&file, true).expect("locked");
+        let older = file.metadata().expect("answers");
         names.add(&file, inode).expect("linked");
         names.add(&file, inode).expect("once is enough");
-        assert_eq!(names.links(&file.metadata().expect("answers")), 1);
+        let metadata = || file.metadata().expect("answers");
+        let links = |metadata| names.links(&file, &metadata).expect("answers");
+        assert_eq!((links(older), links(metadata())), (1, 1));
         let size = || {
             names
                 .find(inode)
@@ -273,6 +277,7 @@ mod tests {
         fs::remove_file(&path).expect("removed");
         names.give_up(inode, BTreeSet::new).expect("looked");
         assert_eq!(size().expect("it is open"), 5000);
+        assert_eq!(links(metadata()), 0);
         mark_open(&file, false).expect("unlocked");
         names.give_up(inode, BTreeSet::new).expect("looked");
         assert_eq!(size().expect("its inode is nobody's yet"), 0);

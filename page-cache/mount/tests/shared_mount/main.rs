@@ -184,7 +184,9 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
     let mut out = [0; 4];
     held.read_exact_at(&mut out, 0).expect("it is still there");
     assert_eq!(&out, b"ONE!");
-    let inode = held.metadata().expect("answers").ino();
+    let replaced = held.metadata().expect("answers");
+    assert_eq!(replaced.nlink(), 0, "it has no name");
+    let inode = replaced.ino();
     drop(held);
     // Its blocks are freed soon after the last close.
     let removed = cluster
@@ -209,6 +211,10 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
     fs::hard_link(a.join("two"), b.join("moved/other")).expect_err("over two mounts");
     fs::hard_link(a.join("two"), a.join("moved/other")).expect("linked");
     assert_eq!(fs::metadata(b.join("two")).expect("there").nlink(), 2);
+    let removed = open(&a.join("moved/other"));
+    fs::remove_file(b.join("moved/other")).expect("removed");
+    assert_eq!(removed.metadata().expect("answers").nlink(), 1);
+    fs::hard_link(a.join("two"), a.join("moved/other")).expect("linked");
     fs::set_permissions(a.join("two"), fs::Permissions::from_mode(0o640)).expect("set");
     assert_eq!(
         fs::metadata(b.join("two")).expect("there").mode() & 0o7777,
