@@ -62,7 +62,7 @@ use cluster::failure;
 pub use cluster::wait_until_closed;
 use lane::Lane;
 use open::Opened;
-use port::{Loss, Token};
+use port::Token;
 
 /// Maximum data in a request, bytes.
 const DATA_BYTES: u64 = 32 << 20;
@@ -146,7 +146,6 @@ impl Default for Times {
 /// An open image. It belongs to the reactor that it was opened on.
 pub struct RbdDevice {
     shared: Rc<CloseOnDrop<Shared>>,
-    info: DeviceInfo,
 }
 
 /// State of the exclusive lock.
@@ -167,6 +166,7 @@ struct Shared {
     times: Times,
     has_zeroes: bool,
     opened: Opened,
+    info: RefCell<DeviceInfo>,
     lanes: [Lane; 2],
     fence: RefCell<Fence>,
     /// Size of the image after it has shrunk, bytes.
@@ -213,6 +213,7 @@ impl RbdDevice {
             times,
             has_zeroes: made.has_zeroes,
             opened: made,
+            info: RefCell::new(info),
             lanes: [Lane::new(0), Lane::new(1)],
             fence: RefCell::new(Fence::Open),
             shrunk_to: Cell::new(None),
@@ -224,7 +225,6 @@ impl RbdDevice {
         rt::spawn(watch(Rc::clone(&shared)));
         Ok(Rc::new(Self {
             shared: Rc::new(CloseOnDrop(shared)),
-            info,
         }))
     }
 
@@ -248,15 +248,16 @@ impl RbdDevice {
 
 impl BlockDevice for RbdDevice {
     fn info(&self) -> DeviceInfo {
-        self.info.clone()
+        self.shared.info.borrow().clone()
     }
 
     fn submit(&self, request: Request, done: Completion) {
         let handle = || Self {
             shared: Rc::clone(&self.shared),
-            info: self.info.clone(),
         };
-        let whole = self.limits().admit(&self.info, request, done, handle);
+        let info = self.shared.info.borrow();
+        let whole = self.limits().admit(&info, request, done, handle);
+        drop(info);
         if let Some((request, done)) = whole {
             self.shared.submit(request, done);
         }
@@ -266,7 +267,7 @@ impl BlockDevice for RbdDevice {
 impl fmt::Debug for RbdDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RbdDevice")
-            .field("image", &self.info.name)
+            .field("image", &self.shared.info.borrow().name)
             .finish_non_exhaustive()
     }
 }
@@ -358,6 +359,20 @@ impl Shared {
         });
     }
 
+    /// Notes the size of an image that has grown.
+    fn grow(&self, size_bytes: u64) {
+        let is = size_bytes / 512 * 512;
+        let mut info = self.info.borrow_mut();
+        if is <= info.size_bytes {
+            return;
+        }
+        let was = std::mem::replace(&mut info.size_bytes, is);
+        tracing::warn!(
+            "RBD image {}: it has grown from {was} to {is} bytes: apply it with `forebay grow`",
+            self.address
+        );
+    }
+
     /// Lets no further request to an image that has shrunk to `left` bytes.
     fn shrink(&self, left: u64) {
         if self.shrunk_to.replace(Some(left)).is_some() {
@@ -366,7 +381,8 @@ impl Shared {
         let what = format!(
             "RBD image {}: it was shrunk from {} to {left} bytes in service: DATA IS LOST\n\
              help: see what lies beyond in the volume; then restart the daemon",
-            self.address, self.opened.size_bytes
+            self.address,
+            self.info.borrow().size_bytes
         );
         let error = Error::new(ErrorKind::Lost, what);
         tracing::error!("{}", error.report());
@@ -418,14 +434,17 @@ fn lost_lock(address: &Address, holder: Result<Option<String>>) -> Error {
 async fn collect(shared: Rc<Shared>) {
     let mut ended = Vec::new();
     loop {
-        let loss = shared.opened.port.news(&mut ended).await;
-        if let Some(Loss::Size(left)) = loss {
+        let changes = shared.opened.port.news(&mut ended).await;
+        if let Some(size_bytes) = changes.grown_to {
+            shared.grow(size_bytes);
+        }
+        if let Some(left) = changes.shrunk_to {
             shared.shrink(left);
         }
         for (token, result) in ended.drain(..) {
             shared.ended(token, result);
         }
-        if loss == Some(Loss::Lock) {
+        if changes.is_lock_lost {
             shared.lose_lock();
         }
         if shared.closed.get() && shared.lanes.iter().all(Lane::is_idle) {

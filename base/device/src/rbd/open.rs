@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use forebay_io::rt;
 
 use super::api::Api;
 use super::image::Image;
-use super::port::{Loss, Port};
+use super::port::Port;
 use super::{Access, Address, Times, lock, request};
 
 /// Outcome of a request to an image that has shrunk: `EIO`.
@@ -22,6 +22,7 @@ const CUT: i64 = -5;
 pub(super) struct Opened {
     pub(super) api: &'static Api,
     pub(super) port: Arc<Port>,
+    /// Size at the open, bytes.
     pub(super) size_bytes: u64,
     /// Identifiers of cluster, pool, image and snapshot.
     pub(super) identifiers: String,
@@ -47,14 +48,17 @@ impl Opened {
     /// The system's, if it has no thread.
     pub(super) fn start(&self, keep: Duration) -> Result<()> {
         let (port, image) = (Arc::clone(&self.port), Arc::clone(self.image()));
-        // A snapshot keeps its size.
-        let size_bytes = if self.is_locked { self.size_bytes } else { 0 };
-        spawn("rbd-send", move || send(&port, &image, size_bytes))?;
-        if self.is_locked {
-            let (port, image) = (Arc::clone(&self.port), Arc::clone(self.image()));
-            spawn("rbd-lock", move || hold(&port, &image, size_bytes, keep))?;
+        if !self.is_locked {
+            // A snapshot keeps its size, and nothing is written to an image without the lock.
+            return spawn("rbd-send", move || send(&port, &image, |_| false));
         }
-        Ok(())
+        let largest = Arc::new(AtomicU64::new(self.size_bytes));
+        let known = Arc::clone(&largest);
+        spawn("rbd-send", move || {
+            send(&port, &image, |port| has_shrunk(port, &image, &known));
+        })?;
+        let (port, image) = (Arc::clone(&self.port), Arc::clone(self.image()));
+        spawn("rbd-lock", move || hold(&port, &image, &largest, keep))
     }
 }
 
@@ -72,16 +76,16 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     spawned.map(drop).context(|| format!("a thread {name}"))
 }
 
-/// Starts requests until the image is closed and none is in flight. Starts no change if the image
-/// is shorter than `size_bytes`: librbd would cut a change off at the end, and report success.
-fn send(port: &Arc<Port>, image: &Image, size_bytes: u64) {
+/// Starts requests until the image is closed and none is in flight. Starts no change to an image
+/// that has shrunk: librbd would cut a change off at the end, and report success.
+fn send(port: &Arc<Port>, image: &Image, has_shrunk: impl Fn(&Port) -> bool) {
     let mut batch = VecDeque::new();
     loop {
         port.next(&mut batch);
         if batch.is_empty() {
             return;
         }
-        let is_whole = !has_shrunk(port, image, size_bytes);
+        let is_whole = !has_shrunk(port);
         for command in batch.drain(..) {
             match is_whole || command.op == Op::Read {
                 true => request::start(image, command, port),
@@ -91,12 +95,20 @@ fn send(port: &Arc<Port>, image: &Image, size_bytes: u64) {
     }
 }
 
-/// Reports that an image is shorter than `size_bytes`. Returns whether it is.
-fn has_shrunk(port: &Port, image: &Image, size_bytes: u64) -> bool {
+/// Reports that an image is longer or shorter than the `largest` size seen, bytes. Returns whether
+/// it is shorter.
+fn has_shrunk(port: &Port, image: &Image, largest: &AtomicU64) -> bool {
+    // Loaded before the question: meanwhile, another thread may see a longer image.
+    let before = largest.load(Ordering::Acquire);
     match image.size_bytes() {
-        Ok(now) if now < size_bytes => {
-            port.lose(Loss::Size(now));
+        Ok(now) if now < before => {
+            port.report_changes(|changes| changes.shrunk_to = Some(now));
             true
+        }
+        Ok(now) if now > before => {
+            largest.fetch_max(now, Ordering::AcqRel);
+            port.report_changes(|changes| changes.grown_to = Some(now));
+            false
         }
         // The requests themselves report what is wrong with the cluster.
         Ok(_) | Err(_) => false,
@@ -104,10 +116,10 @@ fn has_shrunk(port: &Port, image: &Image, size_bytes: u64) -> bool {
 }
 
 /// Asks for the lock and for the size each `pause` until the image is closed.
-fn hold(port: &Port, image: &Image, size_bytes: u64, pause: Duration) {
+fn hold(port: &Port, image: &Image, largest: &AtomicU64, pause: Duration) {
     let mut doubts = 0;
     while port.is_open_after(pause) {
-        if has_shrunk(port, image, size_bytes) {
+        if has_shrunk(port, image, largest) {
             return;
         }
         // librbd changes the lock's cookie when it has connected to the cluster once more. A
@@ -117,7 +129,7 @@ fn hold(port: &Port, image: &Image, size_bytes: u64, pause: Duration) {
             Ok(true) | Err(_) => 0,
         };
         if doubts == 2 {
-            return port.lose(Loss::Lock);
+            return port.report_changes(|changes| changes.is_lock_lost = true);
         }
     }
 }

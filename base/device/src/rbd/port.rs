@@ -40,20 +40,23 @@ struct Queue {
     closing: bool,
 }
 
-/// Reason why an image cannot be served any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loss {
-    /// Another client may have the lock.
-    Lock,
-    /// The image has only this many bytes left. librbd ends a change beyond them without an error.
-    Size(u64),
+/// State of an image that has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    /// Whether another client may have the lock.
+    pub(super) is_lock_lost: bool,
+    /// New size of an image that has grown, bytes.
+    pub(super) grown_to: Option<u64>,
+    /// Number of bytes left of an image that has shrunk. librbd ends a change beyond them without
+    /// an error.
+    pub(super) shrunk_to: Option<u64>,
 }
 
 #[derive(Default)]
 struct News {
     /// Requests that have ended, with librbd's return value.
     ended: Vec<(Token, i64)>,
-    loss: Option<Loss>,
+    changes: Changes,
     waker: Option<Waker>,
 }
 
@@ -99,9 +102,9 @@ impl Port {
         }
     }
 
-    /// Reports why the image cannot be served any more.
-    pub(super) fn lose(&self, loss: Loss) {
-        self.report(|news| news.loss = Some(loss));
+    /// Reports changes: `note` adds them to those that the reactor has not seen yet.
+    pub(super) fn report_changes(&self, note: impl FnOnce(&mut Changes)) {
+        self.report(|news| note(&mut news.changes));
     }
 
     fn report(&self, add: impl FnOnce(&mut News)) {
@@ -115,14 +118,15 @@ impl Port {
         }
     }
 
-    /// Waits for outcomes, and moves them to `ended`. Returns a loss, if there was one. Returns
+    /// Waits for outcomes and changes. Moves outcomes to `ended`, and returns the changes. Returns
     /// with nothing if the image is closed and no request is in flight.
-    pub(super) async fn news(&self, ended: &mut Vec<(Token, i64)>) -> Option<Loss> {
+    pub(super) async fn news(&self, ended: &mut Vec<(Token, i64)>) -> Changes {
         poll_fn(|cx| {
             let mut news = lock(&self.news);
-            if !news.ended.is_empty() || news.loss.is_some() || self.is_over() {
+            let has_changes = news.changes != Changes::default();
+            if !news.ended.is_empty() || has_changes || self.is_over() {
                 std::mem::swap(&mut news.ended, ended);
-                return Poll::Ready(news.loss.take());
+                return Poll::Ready(std::mem::take(&mut news.changes));
             }
             news.waker = Some(cx.waker().clone());
             Poll::Pending

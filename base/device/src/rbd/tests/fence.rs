@@ -148,3 +148,29 @@ fn a_change_that_librbd_has_cut_off_fails() {
         whole.await.expect("it is stored");
     });
 }
+
+#[test]
+fn an_image_that_has_grown_has_its_new_size() {
+    let cluster = Cluster::new(2 * SIZE, |_| Act::Answer);
+    cluster.state().size_bytes = Some(SIZE as u64);
+    with_device(&cluster, |device, cluster| async move {
+        let beyond = 2 * SIZE as u64 - 512;
+        let refused = device.write(beyond, Buf::zeroed(512)).await;
+        assert_eq!(kind(refused), Some(ErrorKind::OutOfRange));
+        cluster.state().size_bytes = Some(2 * SIZE as u64 + 100);
+        until(|| device.info().size_bytes == 2 * SIZE as u64).await;
+        let write = device.write(beyond, Buf::copied(&[7; 512])).await;
+        write.expect("it is within the image");
+        assert!(
+            cluster.state().data[2 * SIZE - 512..]
+                .iter()
+                .all(|byte| *byte == 7)
+        );
+        // Data may be there now. The former size is too small.
+        cluster.state().size_bytes = Some(SIZE as u64);
+        let cut = device.write(beyond, Buf::copied(&[8; 512])).await;
+        cut.expect_err("librbd would cut it off");
+        let late = device.write(0, Buf::zeroed(512)).await;
+        assert_eq!(kind(late), Some(ErrorKind::Lost));
+    });
+}
