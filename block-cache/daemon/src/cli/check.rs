@@ -9,7 +9,6 @@ mod report;
 mod start;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_cache::Inspection;
@@ -18,6 +17,7 @@ use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
+use super::{SUCCESS, Status};
 use crate::config::Config;
 use crate::control::client::Patience;
 use crate::stack::journal::{self, JournalOwner};
@@ -37,7 +37,7 @@ use report::{as_json, render, summary, summary_as_json};
 pub(super) use start::{refuse_start, with_decisions_after_move};
 
 /// Exit status for a cache with damage.
-const DAMAGED: u8 = 3;
+const DAMAGED: Status = 3;
 
 /// Check a configuration and the cache that it names, or a cache alone
 ///
@@ -115,7 +115,7 @@ pub(super) fn run(
     arguments: &Arguments,
     control: Option<&Path>,
     patience: Patience,
-) -> Result<ExitCode> {
+) -> Result<Status> {
     forebay_io::system::ignore_file_size_signal();
     // As in the daemon, whose limits are compared.
     system::one_heap();
@@ -188,7 +188,7 @@ pub(super) fn run(
                 }
             }
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(SUCCESS);
     };
     let what = place.data.display().to_string();
     let (data, repair) = (arguments.data, arguments.repair);
@@ -242,7 +242,7 @@ pub(super) fn run(
                         out::print(&format!("The cache on {what} was not checked: {first}.\n"))?;
                     }
                 }
-                return Ok(ExitCode::SUCCESS);
+                return Ok(SUCCESS);
             }
         },
     };
@@ -306,20 +306,16 @@ pub(super) fn run(
         || found.journal_problem.is_some()
         || !found.spare_damage.is_empty()
         || work.is_some_and(|work| work.is_damaged());
-    Ok(if damaged {
-        ExitCode::from(DAMAGED)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if damaged { DAMAGED } else { SUCCESS })
 }
 
 /// Reports damage, or a missing device, that prevents further inspection.
-fn damage(error: &Error, json: bool) -> Result<ExitCode> {
+fn damage(error: &Error, json: bool) -> Result<Status> {
     if json {
         out::print(&super::error_as_json(error))?;
     }
     out::note(&format!("forebay: {}", report_with_help(error)));
-    Ok(ExitCode::from(DAMAGED))
+    Ok(DAMAGED)
 }
 
 /// Prints and returns the warning of memory that this machine does not have.

@@ -73,6 +73,11 @@ enum Command {
     RemoveUblk(ublk::Remove),
 }
 
+/// Exit status of a command.
+type Status = u8;
+const SUCCESS: Status = 0;
+const FAILURE: Status = 1;
+
 /// Time for the cluster to take the locks of RBD images back at the end.
 const CLOSE: Duration = Duration::from_secs(5);
 
@@ -92,23 +97,23 @@ pub fn main() -> ExitCode {
             error.exit()
         }
     };
-    let code = match run(arguments) {
-        Ok(code) => code,
+    let status = match run(arguments) {
+        Ok(status) => status,
         Err(error) => {
             if json {
                 let _ = out::print(&error_as_json(&error));
             }
             out::note(&format!("forebay: {}", report_with_help(&error)));
-            ExitCode::FAILURE
+            FAILURE
         }
     };
     if !wait_until_closed(CLOSE) {
         out::note("warning: an RBD image was not closed in time: its lock may stay for 30 s");
         // SAFETY: the call ends the process, without destructors, which threads of librados would
         // meet. Nothing of this program waits for them.
-        unsafe { libc::_exit((code != ExitCode::SUCCESS).into()) };
+        unsafe { libc::_exit(status.into()) };
     }
-    code
+    status.into()
 }
 
 /// Returns an error in the daemon's format for programs:
@@ -167,7 +172,7 @@ fn device_without_option(error: &clap::Error) -> Option<String> {
 }
 
 /// Runs the command that was parsed.
-fn run(arguments: Arguments) -> Result<ExitCode> {
+fn run(arguments: Arguments) -> Result<Status> {
     let socket = arguments.control;
     let patience = Patience::new(arguments.timeout.map(|limit| limit.0));
     let control = || Control {
@@ -197,7 +202,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Secret(arguments) => secret::run(&arguments),
         Command::RemoveUblk(arguments) => arguments.run(),
     };
-    result.map(|()| ExitCode::SUCCESS)
+    result.map(|()| SUCCESS)
 }
 
 #[cfg(test)]

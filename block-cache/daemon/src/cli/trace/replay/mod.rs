@@ -5,7 +5,6 @@ mod report;
 mod target;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +15,7 @@ use forebay_io::{Engine as IoEngine, Reactor};
 use forebay_trace::Format;
 use forebay_trace::replay::{Pace, PastEnd, ReplayOptions, Target, Writes, replay};
 
+use super::super::{FAILURE, SUCCESS, Status};
 use crate::state::report_with_help;
 use feed::Feed;
 use forebay_planner_cli::input::{Input, ReadArguments, names};
@@ -134,7 +134,7 @@ fn parse_past_end(text: &str) -> Result<PastEnd, &'static str> {
     }
 }
 
-pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<Status> {
     let on = ParsedTargets::parse(&arguments.on)?;
     let input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
     let title = format!(
@@ -173,17 +173,17 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if concluded.is_ok() || !measured.is_empty() {
             out::print(&report::text(&title, &measured, interrupted))?;
         }
-        return concluded.map(|()| ExitCode::SUCCESS);
+        return concluded.map(|()| SUCCESS);
     }
     // One object in any case.
     let error = concluded.err();
     let all = report::json(&measured, interrupted, error.as_ref());
     out::print(&format!("{all}\n"))?;
     let Some(error) = error else {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(SUCCESS);
     };
     out::note(&format!("forebay: {}", report_with_help(&error)));
-    Ok(ExitCode::FAILURE)
+    Ok(FAILURE)
 }
 
 async fn measure(
