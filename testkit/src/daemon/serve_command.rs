@@ -83,9 +83,14 @@ impl ServeCommand {
     /// Starts the program, and returns before it is ready.
     ///
     /// # Panics
-    /// Panics if it cannot be run.
+    /// Panics if it cannot be run, or if its configuration has the default port for metrics, which
+    /// may be in use.
     #[must_use]
     pub fn spawn(self) -> Daemon {
+        let config = self.directory.join("forebay.toml");
+        if let Ok(text) = std::fs::read_to_string(&config) {
+            assert!(text.contains("metrics = "), "set `metrics`:\n{text}");
+        }
         let stdout = self.directory.join("stdout");
         let log = self.directory.join("log");
         let mut options = File::options();
@@ -98,7 +103,7 @@ impl ServeCommand {
         let mut command = self.command;
         command
             .arg("serve")
-            .arg(self.directory.join("forebay.toml"))
+            .arg(config)
             .args(self.arguments)
             .current_dir(&self.directory)
             .stdin(Stdio::null())

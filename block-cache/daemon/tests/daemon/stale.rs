@@ -107,7 +107,7 @@ fn configure_alone(place: &Place, name: &str, path: &str) {
         "[[device]]\nname = \"disk\"\nkind = \"file\"\npath = \"{path}\"\n\
          [[volume]]\nname = \"{name}\"\nbacking = \"disk\"\n\
          [[export]]\nvolume = \"{name}\"\nnbd = \"unix:nbd.sock\"\n\
-         [server]\ncontrol = \"control.sock\"\nstate = \"state\"\n"
+         [server]\ncontrol = \"control.sock\"\nmetrics = \"127.0.0.1:0\"\nstate = \"state\"\n"
     ));
 }
 
