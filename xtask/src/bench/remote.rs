@@ -4,6 +4,8 @@
 //! - *NBD*: `nbdkit memory`, which delays each request by a millisecond (`--filter=delay`). The
 //!   delay is emulated.
 //! - *RBD*: a Ceph of one node, with its objects in memory (`scripts/ceph-one-node.sh`).
+//! - *S3*: `MinIO` on this machine, with its objects in memory (`scripts/minio.sh`). s3backer, a
+//!   peer, has a volume in the same bucket and a cache of the same size.
 //!
 //! Loads are 4 KiB at random over NBD from the daemon:
 //!
@@ -16,6 +18,8 @@
 //! Servers are pinned to one processor and clients to another. A ratio is of one round, and a claim
 //! is the median of the rounds.
 
+mod backer;
+mod minio;
 mod stores;
 
 use std::path::Path;
@@ -27,7 +31,7 @@ use serde::Serialize;
 use super::fio::{self, Figures, Load};
 use super::{Outcome, median, require, run_for_output, take_processors};
 use crate::claims::{Claim, Kind, Report, Table, figure};
-use stores::{Site, Store};
+use stores::{Site, Store, Way};
 
 const ROUNDS: usize = 5;
 const SECONDS: u32 = 8;
@@ -35,6 +39,8 @@ const QUICK_ROUNDS: usize = 1;
 const QUICK_SECONDS: u32 = 2;
 /// Size of a volume, bytes.
 const SET_BYTES: u64 = 512 << 20;
+/// Size of a cache, bytes.
+const CACHE_BYTES: u64 = SET_BYTES / 10 / (1 << 20) * (1 << 20);
 /// Size of the part that is read and written as hits, bytes.
 const HOT_BYTES: u64 = 8 << 20;
 /// Most time of a hit by that of a volume on a file.
@@ -71,7 +77,7 @@ const WRITES: Load = Load {
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     store: Store,
-    cached: bool,
+    way: Way,
     part: Part,
     load: &'static str,
     depth: u32,
@@ -102,7 +108,7 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
     let (mut rows, mut copies) = (Vec::new(), Vec::new());
     // One store after the other: idle daemons of a store take processor time, too.
     let file = Site::start(root, binary, Store::File, server_cpu)?;
-    for store in [Store::Nbd, Store::Rbd] {
+    for store in Store::REMOTE {
         if let Err(why) = store.unavailable() {
             println!("SKIPPED: {}: {why}", store.name());
             continue;
@@ -112,7 +118,8 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
             measure_round(&mut rows, &site, &file, round, seconds)?;
             if let Some(server) = site.socket() {
                 let from_server = copy(server, "")?;
-                let from_volume = copy(site.socket_of(false), "v")?;
+                let volume = site.socket_of(Way::Uncached).expect("each has one");
+                let from_volume = copy(volume, "v")?;
                 copies.push(Copy {
                     from_server,
                     from_volume,
@@ -136,13 +143,15 @@ fn measure_round(
     round: usize,
     seconds: u32,
 ) -> Outcome<()> {
-    let mut measure = |of: &Site, cached, part, load| {
-        let row = run_load(of, cached, part, load, round, seconds)?;
+    let mut measure = |of: &Site, way, part, load| {
+        let Some(row) = run_load(of, way, part, load, (round, seconds))? else {
+            return Ok(());
+        };
         eprintln!(
             "round {}: {} {}: {:.0} IOPS, p50 {:.1} us",
             round + 1,
             row.store.name(),
-            in_words(part, load, cached),
+            in_words(part, load, way),
             row.iops,
             row.p50_us
         );
@@ -150,45 +159,48 @@ fn measure_round(
         Ok::<_, String>(())
     };
     for load in [READ, READS, WRITES] {
-        for cached in [false, true] {
-            measure(site, cached, Part::Zipf, load)?;
+        for way in Way::ALL {
+            measure(site, way, Part::Zipf, load)?;
         }
     }
     for load in [READ, READS, WRITE, WRITES] {
-        measure(file, true, Part::Hits, load)?;
-        measure(site, true, Part::Hits, load)?;
+        measure(file, Way::Cached, Part::Hits, load)?;
+        measure(site, Way::Cached, Part::Hits, load)?;
     }
     Ok(())
 }
 
+/// Returns `None` if there is no such volume.
 fn run_load(
     site: &Site,
-    cached: bool,
+    way: Way,
     part: Part,
     load: Load,
-    round: usize,
-    seconds: u32,
-) -> Outcome<Row> {
+    (round, seconds): (usize, u32),
+) -> Outcome<Option<Row>> {
+    let Some(socket) = site.socket_of(way) else {
+        return Ok(None);
+    };
     let bytes = match part {
         Part::Zipf => SET_BYTES,
         Part::Hits => HOT_BYTES,
     };
-    let mut fio = fio::base(site.socket_of(cached), "v", bytes);
+    let mut fio = fio::base(socket, "v", bytes);
     match part {
         Part::Zipf => {
             fio.arg("--random_distribution=zipf:0.99");
         }
         // Once before the first run, so that the cache has all of it.
-        Part::Hits => fio::fill(site.socket_of(cached), "v", HOT_BYTES)?,
+        Part::Hits => fio::fill(socket, "v", HOT_BYTES)?,
     }
     let Figures {
         iops,
         p50_us,
         p99_us,
     } = fio::measure(fio, load, seconds)?;
-    Ok(Row {
+    Ok(Some(Row {
         store: site.store,
-        cached,
+        way,
         part,
         load: load.direction(),
         depth: load.depth,
@@ -196,7 +208,7 @@ fn run_load(
         iops,
         p50_us,
         p99_us,
-    })
+    }))
 }
 
 /// Reads a whole export with nbdcopy. Returns the throughput, MiB/s.
@@ -209,23 +221,23 @@ fn copy(socket: &Path, export: &str) -> Outcome<f64> {
     Ok((SET_BYTES >> 20) as f64 / begin.elapsed().as_secs_f64())
 }
 
-fn in_words(part: Part, load: Load, cached: bool) -> String {
+fn in_words(part: Part, load: Load, way: Way) -> String {
     let part = match part {
         Part::Zipf => "Zipf",
         Part::Hits => "hits",
     };
-    let cache = if cached { "cached" } else { "no cache" };
-    format!("{part}, {} QD {}, {cache}", load.direction(), load.depth)
+    let (load, depth) = (load.direction(), load.depth);
+    format!("{part}, {load} QD {depth}, {}", way.name())
 }
 
 /// Returns the figures of these rows, one for each round.
 fn figures(
     rows: &[Row],
-    (store, cached, part, load): (Store, bool, Part, Load),
+    (store, way, part, load): (Store, Way, Part, Load),
     figure: fn(&Row) -> f64,
 ) -> Vec<f64> {
     let of = |row: &&Row| {
-        (row.store, row.cached, row.part) == (store, cached, part)
+        (row.store, row.way, row.part) == (store, way, part)
             && (row.load, row.depth) == (load.direction(), load.depth)
     };
     rows.iter().filter(of).map(figure).collect()
@@ -247,9 +259,9 @@ fn claims(rows: &[Row], copies: &[Copy]) -> Vec<Claim> {
         bar: bar.map_or_else(|| "none".into(), |(bar, _)| bar),
     };
     let mut claims = Vec::new();
-    for store in [Store::Nbd, Store::Rbd] {
+    for store in Store::REMOTE {
         let name = |what: &str| format!("{what}/{}", store.name());
-        if figures(rows, (store, true, Part::Zipf, READ), |row| row.iops).is_empty() {
+        if figures(rows, (store, Way::Cached, Part::Zipf, READ), |row| row.iops).is_empty() {
             continue;
         }
         for (what, load) in [
@@ -257,13 +269,23 @@ fn claims(rows: &[Row], copies: &[Copy]) -> Vec<Claim> {
             ("read/qd32", READS),
             ("write/qd32", WRITES),
         ] {
-            let of = |cached| figures(rows, (store, cached, Part::Zipf, load), |row| row.iops);
-            let ours = ratio(&of(true), &of(false));
+            let of = |way| figures(rows, (store, way, Part::Zipf, load), |row| row.iops);
+            let cached = of(Way::Cached);
             let name = name(&format!("zipf_iops/{what}"));
-            claims.push(claim(name, ours, "x no cache", store.kind(), None));
+            let ours = ratio(&cached, &of(Way::Uncached));
+            claims.push(claim(name.clone(), ours, "x no cache", store.kind(), None));
+            let peer = of(Way::Peer);
+            if !peer.is_empty() {
+                let ours = ratio(&cached, &peer);
+                claims.push(claim(name, ours, "x s3backer", store.kind(), None));
+            }
         }
         for (what, load) in [("read_hit", READ), ("write", WRITE)] {
-            let of = |store| figures(rows, (store, true, Part::Hits, load), |row| row.p50_us);
+            let of = |store| {
+                figures(rows, (store, Way::Cached, Part::Hits, load), |row| {
+                    row.p50_us
+                })
+            };
             let ours = ratio(&of(store), &of(Store::File));
             let bar = Some((format!("at most {HIT_BAR}"), ours <= HIT_BAR));
             let name = name(&format!("{what}_p50/qd1"));
@@ -291,17 +313,17 @@ fn print_rows(rows: &[Row]) {
     let mut table = Table::new(&["medians", "IOPS", "p50 us", "p99 us"]);
     let zipf = [READ, READS, WRITES].map(|load| (Part::Zipf, load));
     let hits = [READ, READS, WRITE, WRITES].map(|load| (Part::Hits, load));
-    for store in [Store::Nbd, Store::Rbd, Store::File] {
+    for store in Store::REMOTE.into_iter().chain([Store::File]) {
         for (part, load) in zipf.into_iter().chain(hits) {
-            for cached in [false, true] {
-                let of = |figure| figures(rows, (store, cached, part, load), figure);
+            for way in Way::ALL {
+                let of = |figure| figures(rows, (store, way, part, load), figure);
                 let iops = of(|row| row.iops);
                 if iops.is_empty() {
                     continue;
                 }
                 let middle = |values: Vec<f64>| figure(median(values.into_iter()));
                 table.row(vec![
-                    format!("{}: {}", store.name(), in_words(part, load, cached)),
+                    format!("{}: {}", store.name(), in_words(part, load, way)),
                     middle(iops),
                     middle(of(|row| row.p50_us)),
                     middle(of(|row| row.p99_us)),
@@ -318,9 +340,9 @@ mod tests {
 
     #[test]
     fn a_claim_is_the_median_of_the_ratios_of_one_round() {
-        let row = |store, cached, part, load: Load, round, us: f64| Row {
+        let row = |store, way, part, load: Load, round, us: f64| Row {
             store,
-            cached,
+            way,
             part,
             load: load.direction(),
             depth: load.depth,
@@ -332,13 +354,16 @@ mod tests {
         let mut rows = Vec::new();
         for (round, far, file) in [(0, 22.0, 20.0), (1, 30.0, 20.0), (2, 20.0, 20.0)] {
             for load in [READ, READS, WRITES] {
-                for (cached, us) in [(false, 1000.0), (true, 100.0)] {
-                    rows.push(row(Store::Nbd, cached, Part::Zipf, load, round, us));
+                for (way, us) in [(Way::Uncached, 1000.0), (Way::Cached, 100.0)] {
+                    rows.push(row(Store::Nbd, way, Part::Zipf, load, round, us));
+                    rows.push(row(Store::S3, way, Part::Zipf, load, round, us));
                 }
+                rows.push(row(Store::S3, Way::Peer, Part::Zipf, load, round, 500.0));
             }
             for load in [READ, WRITE] {
-                rows.push(row(Store::Nbd, true, Part::Hits, load, round, far));
-                rows.push(row(Store::File, true, Part::Hits, load, round, file));
+                rows.push(row(Store::Nbd, Way::Cached, Part::Hits, load, round, far));
+                rows.push(row(Store::S3, Way::Cached, Part::Hits, load, round, file));
+                rows.push(row(Store::File, Way::Cached, Part::Hits, load, round, file));
             }
         }
         let copies = [Copy {
@@ -347,11 +372,14 @@ mod tests {
         }];
         let claims = claims(&rows, &copies);
         let ours: Vec<_> = claims.iter().map(|claim| claim.ours).collect();
-        let expected = [10.0, 10.0, 10.0, 1.1, 1.1, 0.8];
-        for (ours, expected) in ours.iter().zip(expected) {
+        let nbd = [10.0, 10.0, 10.0, 1.1, 1.1];
+        let s3 = [10.0, 5.0, 10.0, 5.0, 10.0, 5.0, 1.0, 1.0];
+        let expected: Vec<_> = nbd.into_iter().chain(s3).chain([0.8]).collect();
+        for (ours, expected) in ours.iter().zip(&expected) {
             assert!((ours - expected).abs() < 1e-9, "{claims:?}");
         }
         assert_eq!(claims.len(), expected.len());
-        assert!(claims[..5].iter().all(|claim| claim.holds) && !claims[5].holds);
+        let (copy, others) = claims.split_last().expect("claims");
+        assert!(others.iter().all(|claim| claim.holds) && !copy.holds);
     }
 }

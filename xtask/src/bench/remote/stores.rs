@@ -5,14 +5,39 @@ use std::process::Command;
 
 use serde::Serialize;
 
-use super::SET_BYTES;
+use super::backer::Backer;
+use super::minio::Minio;
+use super::{CACHE_BYTES, SET_BYTES};
 use crate::bench::ceph::{self, Ceph};
 use crate::bench::server::{Forebay, Scratch, Server};
-use crate::bench::{Outcome, fio, run_for_output};
+use crate::bench::{Outcome, fio, require, run_for_output};
 use crate::claims::Kind;
 
 /// Delay of each request of the NBD server.
 const DELAY: &str = "1ms";
+
+/// A way to a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Way {
+    /// A volume without a cache.
+    Uncached,
+    Cached,
+    /// Another project's volume in the same store, with a cache of the same size.
+    Peer,
+}
+
+impl Way {
+    pub(super) const ALL: [Self; 3] = [Self::Uncached, Self::Cached, Self::Peer];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Uncached => "no cache",
+            Self::Cached => "cached",
+            Self::Peer => "s3backer",
+        }
+    }
+}
 
 /// A store of backing devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,14 +46,19 @@ pub(super) enum Store {
     File,
     Nbd,
     Rbd,
+    S3,
 }
 
 impl Store {
+    /// Stores that are remote.
+    pub(super) const REMOTE: [Self; 3] = [Self::Nbd, Self::Rbd, Self::S3];
+
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::File => "file",
             Self::Nbd => "nbd",
             Self::Rbd => "rbd",
+            Self::S3 => "s3",
         }
     }
 
@@ -36,7 +66,7 @@ impl Store {
     pub(super) const fn kind(self) -> Kind {
         match self {
             Self::Nbd => Kind::Emulated,
-            Self::File | Self::Rbd => Kind::Measured,
+            Self::File | Self::Rbd | Self::S3 => Kind::Measured,
         }
     }
 
@@ -45,6 +75,9 @@ impl Store {
         match self {
             Self::File | Self::Nbd => Ok(()),
             Self::Rbd => ceph::unavailable(),
+            Self::S3 => {
+                require(&["minio"]).map_err(|missing| format!("{missing} (scripts/minio.sh)"))
+            }
         }
     }
 }
@@ -54,9 +87,11 @@ pub(super) struct Site {
     pub(super) store: Store,
     uncached: Forebay,
     cached: Forebay,
+    peer: Option<Backer>,
     /// Servers of NBD, one for each volume.
     servers: Vec<Server>,
     _ceph: Option<Ceph>,
+    _minio: Option<Minio>,
     // The last field, so that the directories are removed after the servers have ended.
     _scratch: Vec<Scratch>,
 }
@@ -69,7 +104,11 @@ impl Site {
         let places = [scratch("uncached")?, scratch("cached")?, scratch("store")?];
         let ceph = match store {
             Store::Rbd => Some(Ceph::start(root, &places[2], cpu)?),
-            Store::File | Store::Nbd => None,
+            Store::File | Store::Nbd | Store::S3 => None,
+        };
+        let minio = match store {
+            Store::S3 => Some(Minio::start(&places[2], cpu)?),
+            Store::File | Store::Nbd | Store::Rbd => None,
         };
         let (mut servers, mut daemons) = (Vec::new(), Vec::new());
         for (place, image) in places[..2].iter().zip(["uncached", "cached"]) {
@@ -93,6 +132,7 @@ impl Site {
                         conf.display()
                     )
                 }
+                Store::S3 => minio.as_ref().expect("it runs").device(image),
             };
             let config = configuration(&backing, image == "cached");
             let daemon = Forebay::start(binary, place, &config, Some(cpu), &[])?;
@@ -103,21 +143,31 @@ impl Site {
         let uncached = daemons.pop().expect("two of them");
         // Dirty data of the first writes is not part of a load.
         cached.control(&["flush", "v"])?;
+        let peer = match &minio {
+            Some(minio) => Backer::start(minio, cpu)?,
+            None => None,
+        };
+        if let Some(peer) = &peer {
+            fio::fill(peer.socket(), "v", SET_BYTES)?;
+        }
         Ok(Self {
             store,
             uncached,
             cached,
+            peer,
             servers,
             _ceph: ceph,
+            _minio: minio,
             _scratch: Vec::from(places),
         })
     }
 
-    /// Returns the socket of the export of a volume.
-    pub(super) fn socket_of(&self, cached: bool) -> &Path {
-        match cached {
-            true => self.cached.server.socket(),
-            false => self.uncached.server.socket(),
+    /// Returns the socket of the export of a volume, if there is such a volume.
+    pub(super) fn socket_of(&self, way: Way) -> Option<&Path> {
+        match way {
+            Way::Uncached => Some(self.uncached.server.socket()),
+            Way::Cached => Some(self.cached.server.socket()),
+            Way::Peer => self.peer.as_ref().map(Backer::socket),
         }
     }
 
@@ -132,7 +182,7 @@ fn configuration(backing: &str, cached: bool) -> String {
     let cache = format!(
         "[[device]]\nname = \"fast\"\nkind = \"mem\"\nsize = {}\nvolatile = true\n\n[cache]\n\
          data = \"fast\"\ndurability = \"flush\"\n\n",
-        SET_BYTES / 10 / (1 << 20) * (1 << 20)
+        CACHE_BYTES
     );
     format!(
         "{}[[device]]\nname = \"slow\"\n{backing}\n\n[[volume]]\nname = \"v\"\n\
