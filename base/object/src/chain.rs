@@ -77,7 +77,7 @@ impl Chain {
         }
     }
 
-    /// Maps sectors to a place and further, or to zeroes.
+    /// Maps sectors to the data that begins at `place`, or to zeroes if `place` is `None`.
     pub(crate) fn replace(&mut self, sectors: Range<u64>, place: Option<Place>) {
         let objects = &mut self.objects;
         let len = u32::try_from(sectors.end - sectors.start);

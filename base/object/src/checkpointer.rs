@@ -25,7 +25,7 @@ const REGIONS_A_TURN: usize = 256;
 /// Number of deletions at once.
 const DELETIONS: usize = 8;
 
-/// State of a volume at a place in its log.
+/// Content of a checkpoint or snapshot that is about to be encoded.
 pub(crate) struct Capture {
     map: Map,
     tables: Tables,
@@ -163,7 +163,9 @@ pub(crate) async fn checkpoint(core: &Rc<Core>) -> Result<bool> {
         for seq in &dead {
             // The deletion of a snapshot may have freed it meanwhile.
             if let Some((number, _)) = log.chain.objects.find(*seq) {
-                log.chain.objects.change(number, |it| it.is_dead = true);
+                log.chain
+                    .objects
+                    .change(number, |it| it.is_dead_durably = true);
             }
         }
         log.checkpoint.replace(seq)
@@ -218,7 +220,7 @@ async fn create(core: &Rc<Core>, seq: u64, content: &Bytes) -> Result<()> {
 pub(crate) async fn delete_free(core: &Rc<Core>) -> Result<()> {
     let is_free = |it: &Object| {
         let is_pinned = it.pins > 0 && !core.faults.has(Fault::DeletePinned);
-        let is_covered = it.is_dead
+        let is_covered = it.is_dead_durably
             || (core.faults.has(Fault::DeleteUncovered)
                 && matches!(it.content, Content::Stored(..)));
         it.live_sectors == 0 && is_covered && !is_pinned

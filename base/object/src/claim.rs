@@ -47,6 +47,7 @@ impl Writer {
             size_bytes: self.size_bytes,
             time: wall_clock(),
             snapshot: Id::default(),
+            durable_to: None,
             text: String::new(),
             records: Vec::new(),
             payload_sectors: 0,
@@ -108,7 +109,7 @@ pub(crate) async fn fenced(link: &Link<'_>, volume: &Superblock, seen: &Header) 
 /// Condition of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// None.
+    /// There is no condition.
     Always,
     /// No other writer has claimed the log since it was loaded.
     SameWriter,
@@ -257,6 +258,7 @@ async fn append_claim(
         };
         let header = Header {
             text: this_process(),
+            durable_to: Some(seq - 1),
             ..writer.header(Kind::Claim, seq)
         };
         let content = encoded(&header);
@@ -297,7 +299,10 @@ async fn append_barriers(link: &Link<'_>, chain: &mut Chain, writer: &Writer) ->
 
 /// Occupies a place. Returns the header of the object there.
 async fn create_barrier(link: &Link<'_>, writer: &Writer, seq: u64) -> Result<Header> {
-    let header = writer.header(Kind::Barrier, seq);
+    let header = Header {
+        durable_to: Some(writer.claim),
+        ..writer.header(Kind::Barrier, seq)
+    };
     let content = encoded(&header);
     loop {
         if link.create(&log_name(seq), &content).await? == Creation::Created {

@@ -69,7 +69,7 @@ pub(crate) struct Log {
     pub(crate) queue: VecDeque<Queued>,
     /// Whether a flush waits for the open batch.
     pub(crate) wants_close: bool,
-    /// Error of all requests, for good.
+    /// Error that all requests get once the volume has failed. It is never cleared.
     pub(crate) failed: Option<Error>,
     /// Error of all changes until the store answers.
     pub(crate) stalled: Option<Error>,
@@ -184,7 +184,7 @@ impl Core {
         }
     }
 
-    /// Returns whether no task has anything more to do.
+    /// Returns whether the volume has failed, so that all requests fail.
     pub(crate) fn has_failed(&self) -> bool {
         self.log.borrow().failed.is_some()
     }

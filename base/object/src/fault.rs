@@ -30,11 +30,13 @@ pub(crate) enum Fault {
     UnrecordedSnapshot,
     /// Replay applies objects of an earlier writer.
     ReplayOrphans,
+    /// A missing object is the end of the log, although a later one proves that it has existed.
+    HoleIsEnd,
 }
 
 /// All faults, for the test that finds them.
 #[cfg(test)]
-pub(crate) const ALL: [Fault; 13] = [
+pub(crate) const ALL: [Fault; 14] = [
     Fault::FlushOverGap,
     Fault::NoClaim,
     Fault::DeleteClaims,
@@ -48,6 +50,7 @@ pub(crate) const ALL: [Fault; 13] = [
     Fault::DeletePinned,
     Fault::UnrecordedSnapshot,
     Fault::ReplayOrphans,
+    Fault::HoleIsEnd,
 ];
 
 /// Set of planted faults.

@@ -5,18 +5,18 @@
 pub(crate) struct Limits {
     /// Maximum payload of a batch, sectors.
     pub(crate) batch_sectors: u32,
-    /// Log since a checkpoint, at least, until the next: bytes.
+    /// Least length of the log, since a checkpoint, at which the next one is due, bytes.
     pub(crate) checkpoint_bytes: u64,
-    /// The same, as a multiple of the length of the last checkpoint. So checkpoints are at most
-    /// 1/40 of the log.
+    /// The same length in lengths of the last checkpoint; the larger one counts. So checkpoints are
+    /// at most 1/40 of the log.
     pub(crate) checkpoint_ratio: u64,
-    /// Objects since a checkpoint until the next, for a map without extents.
+    /// Number of objects after which a checkpoint is due. A longer checkpoint raises it.
     pub(crate) checkpoint_objects: u64,
     /// Garbage that is always allowed, bytes.
     pub(crate) slack_bytes: u64,
     /// Length below which an object is small, bytes.
     pub(crate) small_bytes: u64,
-    /// Number of small objects until they are merged.
+    /// Number of small objects above which they are merged.
     pub(crate) small_objects: u64,
 }
 

@@ -145,8 +145,8 @@ impl Map {
         extents.map(|it| (it.object.get(), it.sectors()))
     }
 
-    /// Maps `sectors` to `place` and further, or to zeroes. Calls `freed` with the object and the
-    /// length, in sectors, of every part that was mapped before.
+    /// Maps `sectors` to the data that begins at `place`, or to zeroes if `place` is `None`. Calls
+    /// `freed` with the object and the length, in sectors, of every part that was mapped before.
     pub(crate) fn replace(
         &mut self,
         sectors: Range<u64>,

@@ -33,8 +33,8 @@ pub(crate) struct Object {
     pub(crate) live_sectors: u32,
     /// Number of snapshots and checkpoints in creation that map it.
     pub(crate) pins: u32,
-    /// Whether a durable checkpoint does not map it.
-    pub(crate) is_dead: bool,
+    /// Whether it is unmapped, and the last durable checkpoint does not map it either.
+    pub(crate) is_dead_durably: bool,
 }
 
 impl Object {
@@ -47,7 +47,7 @@ impl Object {
             payload_sectors: 0,
             live_sectors: 0,
             pins: 0,
-            is_dead: false,
+            is_dead_durably: false,
         }
     }
 
@@ -74,9 +74,9 @@ pub(crate) struct Sums {
     pub(crate) pinned_bytes: u64,
     /// Mapped part of them, bytes.
     pub(crate) pinned_live_bytes: u64,
-    /// Bytes of objects that the next checkpoint frees.
+    /// Bytes of unmapped objects that the last checkpoint still maps. The next one frees them.
     pub(crate) dead_bytes: u64,
-    /// Bytes of objects that are to be deleted.
+    /// Bytes of unmapped objects that no checkpoint maps, so that they may be deleted.
     pub(crate) free_bytes: u64,
     /// Number of mapped objects that no snapshot pins, and that are small.
     pub(crate) small: u64,
@@ -94,7 +94,7 @@ impl Sums {
                 add(&mut self.pinned_bytes, object.stored_bytes);
                 add(&mut self.pinned_live_bytes, object.live_bytes());
             }
-            (0, 0) if object.is_dead => add(&mut self.free_bytes, object.stored_bytes),
+            (0, 0) if object.is_dead_durably => add(&mut self.free_bytes, object.stored_bytes),
             (0, 0) => add(&mut self.dead_bytes, object.stored_bytes),
             (1.., 0) => {
                 add(&mut self.stored_bytes, object.stored_bytes);
@@ -168,7 +168,7 @@ impl Objects {
         object.expect("a mapped object is in the table")
     }
 
-    /// Returns the object with this number, if its place in the log is still `seq`.
+    /// Returns the object at place `seq` of the log, with its number; `None` if the table has none.
     pub(crate) fn find(&self, seq: u64) -> Option<(u32, &Object)> {
         let number = *self.by_seq.get(&seq)?;
         Some((number, self.get(number)))

@@ -45,10 +45,20 @@ pub(crate) async fn open(
     if let Some(name) = &options.snapshot {
         check_name(name)?;
     }
-    let found = link.read(superblock::NAME, 0..superblock::BYTES + 1).await;
-    let is_new = found
-        .as_ref()
-        .is_err_and(|it| it.kind() == ErrorKind::NotFound);
+    let mut found = link.read(superblock::NAME, 0..superblock::BYTES + 1).await;
+    let is_missing = |found: &Result<Bytes>| {
+        found
+            .as_ref()
+            .is_err_and(|it| it.kind() == ErrorKind::NotFound)
+    };
+    if is_missing(&found) && !link.list("log/").await?.is_empty() {
+        // Another process may have created the volume just now.
+        found = link.read(superblock::NAME, 0..superblock::BYTES + 1).await;
+        if is_missing(&found) {
+            return Err(without_superblock(&link));
+        }
+    }
+    let is_new = is_missing(&found);
     let is_served = options.access != Access::Look && options.snapshot.is_none();
     if is_served {
         probe(&link).await?;
@@ -77,7 +87,7 @@ pub(crate) async fn open(
         is_new,
         size_bytes: options.size_bytes,
     };
-    if let (true, Some(size)) = (is_served, options.size_bytes) {
+    if let (None, Some(size)) = (&options.snapshot, options.size_bytes) {
         check_growth(&link, size, chain.size_bytes)?;
     }
     let log = Log::new(Chain { faults, ..chain }, base);

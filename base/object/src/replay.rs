@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use forebay_block::{Context as _, ErrorKind, Result};
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesOrdered;
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use futures_util::stream::{self, FuturesOrdered};
+use futures_util::{StreamExt as _, TryStreamExt as _};
 
 use crate::chain::Chain;
 use crate::fault::{Fault, Faults};
 use crate::format::checkpoint::{self, Tables, decode_tables, tables_bytes};
 use crate::format::log::{HEAD_BYTES, Header, header_bytes};
 use crate::format::superblock::Superblock;
-use crate::format::{Id, corrupt, log_name, map_name, seq_of};
+use crate::format::{Id, PIPELINE, corrupt, log_name, map_name, seq_of};
 use crate::limits::Limits;
 use crate::link::Link;
 use crate::map::Map;
@@ -20,6 +20,8 @@ use crate::map::Map;
 const FIRST_READ_BYTES: u64 = 64 << 10;
 /// Number of headers that are read at once.
 const READ_AHEAD: u64 = 16;
+/// Number of snapshots that are read at once.
+const READS: usize = 8;
 
 /// Reads the header of an object of the log.
 ///
@@ -72,7 +74,8 @@ pub(crate) async fn is_newest(link: &Link<'_>, checkpoint: Option<u64>) -> Resul
 /// deleted one: a newer checkpoint would exist.
 ///
 /// # Errors
-/// `Corrupt` if an object does not verify. Errors of the store.
+/// `Corrupt` if an object does not verify. `Lost` if a later object proves that the log was longer.
+/// Errors of the store.
 pub(crate) async fn load(
     link: &Link<'_>,
     volume: &Superblock,
@@ -127,10 +130,10 @@ async fn load_with(
             continue;
         };
         chain.faults = faults;
-        let followed = follow(link, volume, &mut chain).await;
+        let followed = follow_to_end(link, volume, &mut chain).await;
         let is_error = followed
             .as_ref()
-            .is_err_and(|it| it.kind() != ErrorKind::Corrupt);
+            .is_err_and(|it| !matches!(it.kind(), ErrorKind::Corrupt | ErrorKind::Lost));
         if faults.has(Fault::MissingIsEnd) || is_error || is_newest(link, newest).await? {
             return followed.map(|()| (chain, newest));
         }
@@ -165,6 +168,78 @@ async fn load_checkpoint(
     };
     let what = || format!("checkpoint {name} of {}", link.name());
     loaded.with_help(what).map(Some)
+}
+
+/// Applies all objects up to the end of the log.
+///
+/// # Errors
+/// As [`follow`]. `Lost` if the object that is missing there has existed.
+async fn follow_to_end(link: &Link<'_>, volume: &Superblock, chain: &mut Chain) -> Result<()> {
+    follow(link, volume, chain).await?;
+    while let Some(proof) = find_proof_of_next(link, volume, chain).await? {
+        let end = chain.seq;
+        // A writer in service may have created both meanwhile.
+        follow(link, volume, chain).await?;
+        if chain.seq == end && !chain.faults.has(Fault::HoleIsEnd) {
+            return Err(lost(link, end + 1, &proof));
+        }
+        if chain.seq == end {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the name of an object which proves that the next object of the log has existed, if there
+/// is one. A crash leaves a hole, too, but no such object beyond it.
+async fn find_proof_of_next(
+    link: &Link<'_>,
+    volume: &Superblock,
+    chain: &Chain,
+) -> Result<Option<String>> {
+    let next = chain.seq + 1;
+    for listed in link.list("log/").await? {
+        let Some(seq) = seq_of(&listed.name).filter(|seq| *seq > next) else {
+            continue;
+        };
+        // A writer has no creation in flight so far beyond its durable part.
+        if seq >= next + PIPELINE {
+            return Ok(Some(listed.name));
+        }
+        match read_header(link, volume, seq).await {
+            Ok(header) if header.durable_to.is_some_and(|to| to >= next) => {
+                return Ok(Some(listed.name));
+            }
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    let snapshots = link.list("snapshots/").await?;
+    let reads = snapshots.into_iter().map(async |it| {
+        let proves = match read_tables(link, &it.name).await {
+            // A snapshot is created when the log is durable up to it.
+            Ok(tables) => tables.seq >= next,
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => {
+                return Err(error).with_help(|| format!("{} of {}", it.name, link.name()));
+            }
+        };
+        Ok(proves.then_some(it.name))
+    });
+    let reads: Vec<_> = stream::iter(reads).buffered(READS).try_collect().await?;
+    Ok(reads.into_iter().flatten().next())
+}
+
+/// Error of a log with a hole.
+fn lost(link: &Link<'_>, seq: u64, proof: &str) -> Error {
+    let what = format!(
+        "{} of {} is missing, and {proof} was made after it: DATA IS LOST\n\
+         help: restore it from a copy; or remove all later objects of log/ and snapshots/, to give \
+         up later writes",
+        log_name(seq),
+        link.name()
+    );
+    Error::new(ErrorKind::Lost, what)
 }
 
 /// Applies all objects up to the first that is missing.

@@ -218,7 +218,7 @@ pub(crate) async fn pin_all(core: &Core) -> Result<()> {
                 None => objects.add(Object {
                     stored_bytes: entry.stored_bytes.into(),
                     payload_sectors: entry.payload_sectors,
-                    is_dead: true,
+                    is_dead_durably: true,
                     ..Object::new(entry.seq, Content::Pinned)
                 }),
             };

@@ -76,8 +76,8 @@ impl ObjectVolume {
     /// earlier one.
     ///
     /// # Errors
-    /// - `NotFound` without a volume, if the options have no size or only look. Without a snapshot
-    ///   of this name.
+    /// - `NotFound` if there is no volume and the options have no size or [`Access::Look`]. Also if
+    ///   there is no snapshot of this name.
     /// - `InvalidInput` if the size is less than that of the volume, or no multiple of 4096.
     /// - `Busy` if another writer opens it at the same time.
     /// - `Unsupported` if the store replaces an object at a creation. Two writers could not be
@@ -147,15 +147,32 @@ impl ObjectVolume {
         claimant(&core.link, &core.volume, claim).await
     }
 
+    /// Returns whether one of these writers has claimed the volume. Reads claims from the last one
+    /// back.
+    ///
+    /// # Errors
+    /// As [`ObjectVolume::last_writer`].
+    pub async fn has_writer(&self, is_one: impl Fn(Id) -> bool) -> Result<bool> {
+        let core = self.core();
+        let claims = core.log.borrow().chain.claims.clone();
+        for claim in claims.into_iter().rev() {
+            let writer = claimant(&core.link, &core.volume, claim).await?;
+            if writer.is_some_and(|writer| is_one(writer.id)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Becomes the writer `id` of a volume that was opened with [`Access::Prepare`], and fences an
     /// earlier writer. Creates the volume if it is new, and extends one that is smaller than its
     /// options say. Requests in progress fail. No two claims have one identity.
     ///
     /// # Errors
-    /// - `InvalidInput` if the volume was not opened so, or is claimed already.
-    /// - `Busy` if another writer has claimed the volume since it was opened, without a change. If
-    ///   another writer claims it at the same time.
-    /// - Errors of the store. The volume may be claimed then. It is of no use any more.
+    /// - `InvalidInput` if the volume was opened with another access, or is claimed already.
+    /// - `Busy` if another writer has claimed the volume since it was opened; nothing is changed
+    ///   then. Also if another writer claims the volume at the same time.
+    /// - Errors of the store. The claim may have taken effect, and all later requests fail.
     pub async fn claim(&self, id: Id) -> Result<()> {
         let prepared = self.prepared.take();
         let prepared = prepared.ok_or(ErrorKind::InvalidInput)?;
@@ -171,6 +188,15 @@ impl ObjectVolume {
     #[must_use]
     pub fn read_only(&self) -> bool {
         self.core().writer.is_none()
+    }
+
+    /// Returns the error that all requests of the writer get from now on, if it is fenced, or if
+    /// the log is damaged.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        let core = self.core();
+        core.writer.as_ref()?;
+        core.log.borrow().failed.clone()
     }
 
     /// Returns its use of the store.

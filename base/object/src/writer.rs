@@ -54,7 +54,7 @@ pub(crate) fn flush(core: &Rc<Core>, done: Completion) {
     pump(core);
 }
 
-/// Makes all acknowledged changes durable.
+/// Flushes as [`flush`], and returns the completion as a future.
 pub(crate) fn flushed(core: &Rc<Core>) -> IoFuture {
     let (done, future) = completion_pair();
     flush(core, done);
@@ -128,7 +128,7 @@ fn make(core: &Core, log: &mut Log, change: &Change, at: &mut u64) -> bool {
         }
         Change::Zero { sectors, .. } => {
             while sectors.start + *at < sectors.end {
-                if !has_record(core, log) {
+                if !make_record_room(core, log) {
                     return false;
                 }
                 let start = sectors.start + *at;
@@ -169,13 +169,13 @@ fn make(core: &Core, log: &mut Log, change: &Change, at: &mut u64) -> bool {
     true
 }
 
-/// Returns whether the open batch has room for another record, after it was closed if need be.
-fn has_record(core: &Core, log: &mut Log) -> bool {
+/// Makes room for a record in the open batch: closes a full batch. Returns whether there is room.
+fn make_record_room(core: &Core, log: &mut Log) -> bool {
     log.batch.records.len() < MAX_RECORDS || close_batch(core, log)
 }
 
-/// Returns the number of sectors at `first` that the open batch has room for, at most `wanted`. It
-/// splits no atomic block. Closes the batch if need be. Returns `None` without room.
+/// Makes room for sectors at `first` in the open batch: closes a full batch. Returns the number of
+/// sectors that fit, at most `wanted`, without a split of an atomic block. `None` if none fits.
 fn room(core: &Core, log: &mut Log, first: u64, wanted: u64) -> Option<u64> {
     loop {
         let used = log.batch.payload.len() as u64 / SECTOR_BYTES;
@@ -308,9 +308,14 @@ pub(crate) fn start_uploads(core: &Rc<Core>) {
 /// Creates the object of a batch, however long it takes.
 async fn upload(core: Rc<Core>, closed: Closed) {
     let writer = core.writer.as_ref().expect("only a writer has batches");
+    let durable_to = {
+        let log = core.log.borrow();
+        log.seq_of(log.durable) - 1
+    };
     let header = Header {
         records: closed.records,
         snapshot: closed.snapshot,
+        durable_to: Some(durable_to),
         ..writer.header(Kind::Data, closed.seq)
     };
     let sealed = seal(header, &closed.payload).await;
@@ -358,7 +363,7 @@ async fn create(core: &Rc<Core>, seq: u64, sealed: &Sealed) -> Result<bool> {
     }
 }
 
-/// Ends the creation of an object.
+/// Records that an object is in the store, and completes the flushes that waited for it.
 fn finish(core: &Rc<Core>, number: u64, object: u32, sealed: &Sealed) {
     let mut log = core.log.borrow_mut();
     log.chain.objects.change(object, |it| {

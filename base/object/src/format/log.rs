@@ -39,7 +39,8 @@ struct Layout {
     payload_sectors: U32,
     text_bytes: U32,
     snapshot: Id,
-    zero: [u8; 4],
+    /// Distance to `durable_to`; 0 if that is not known.
+    behind: U32,
     crc: U32,
 }
 
@@ -145,6 +146,9 @@ pub(crate) struct Header {
     pub(crate) time: Duration,
     /// Snapshot that is complete, or zeroes.
     pub(crate) snapshot: Id,
+    /// Last place up to which all objects were durable when this one was made. `None` in objects of
+    /// earlier versions.
+    pub(crate) durable_to: Option<u64>,
     /// Host and process of the writer, in a claim.
     pub(crate) text: String,
     pub(crate) records: Vec<Record>,
@@ -182,7 +186,8 @@ impl Header {
             tables.extend_from_slice(layout.as_bytes());
         }
         tables.extend_from_slice(self.chunks.as_bytes());
-        let count = |len: usize| U32::from(u32::try_from(len).expect("bounded"));
+        let count_of = |count: u64| u32::try_from(count).expect("bounded");
+        let count = |len: usize| U32::from(count_of(len as u64));
         let mut layout = Layout {
             magic: MAGIC,
             version: VERSION.into(),
@@ -200,7 +205,10 @@ impl Header {
             payload_sectors: self.payload_sectors.into(),
             text_bytes: count(self.text.len()),
             snapshot: self.snapshot,
-            zero: [0; 4],
+            behind: self
+                .durable_to
+                .map_or(0, |to| count_of(self.seq - to))
+                .into(),
             crc: 0.into(),
         };
         layout.crc = head_crc(layout.as_bytes()).into();
@@ -235,16 +243,25 @@ impl Header {
         let records = records.map_err(|_| corrupt("its records are cut"))?;
         let chunks = <[Chunk]>::ref_from_bytes(chunks);
         let chunks = chunks.map_err(|_| corrupt("its chunks are cut"))?;
+        let seq = layout.seq.get();
+        let durable_to = match u64::from(layout.behind.get()) {
+            0 => None,
+            behind => {
+                let to = seq.checked_sub(behind);
+                Some(to.ok_or_else(|| corrupt("its numbers are impossible"))?)
+            }
+        };
         let header = Self {
             kind,
             volume: layout.volume,
             writer: layout.writer,
             epoch: layout.epoch.get(),
-            seq: layout.seq.get(),
+            seq,
             claim: layout.claim.get(),
             size_bytes: layout.size_bytes.get(),
             time: Duration::from_millis(layout.time_ms.get()),
             snapshot: layout.snapshot,
+            durable_to,
             text: text.to_owned(),
             records: records.iter().map(decode_record).collect::<Result<_>>()?,
             payload_sectors: layout.payload_sectors.get(),

@@ -35,6 +35,7 @@ fn header() -> Header {
         size_bytes: 1 << 30,
         time: Duration::from_millis(1_700_000_000_123),
         snapshot: [1; 16],
+        durable_to: Some(9),
         text: "process 4 on host".to_owned(),
         records: records.map(record).to_vec(),
         payload_sectors: 94,

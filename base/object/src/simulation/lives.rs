@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use forebay_block::ErrorKind;
 use forebay_io::rt;
 use forebay_io::sim::Rng;
 
@@ -10,6 +11,7 @@ use super::run_seeds;
 use super::session::{Client, World};
 use super::store::Line;
 use crate::fault::Faults;
+use crate::format::seq_of;
 
 /// Runs a few sessions. Returns the first violation.
 pub(super) fn live(seed: u64, faults: Faults) -> Result<(), String> {
@@ -39,6 +41,23 @@ async fn use_once(world: &Rc<World>, rng: Rng, is_last: bool) {
         let limit = Duration::from_millis(rng.below(3000));
         rt::at_most(limit, world.serve(&line)).await;
         return;
+    }
+    if rng.chance(1, 4)
+        && let Some(lost) = world.shelf.lose_object(&rng)
+    {
+        let name = lost.0.clone();
+        let outcome = world.serve(&line).await;
+        // A late creation may have restored it, or made a checkpoint that covers it.
+        let is_covered = seq_of(&name).is_some_and(|seq| seq <= world.shelf.covered());
+        let is_lost = world.shelf.restore_object(lost) && !is_covered;
+        match outcome {
+            Ok(_) if is_lost => world.note(Err(format!("served without {name}"))),
+            // The process ends.
+            Ok(_) => return,
+            Err(error) if error.kind() == ErrorKind::Lost => {}
+            Err(error) if !world.excuse("open", &error, false) => return,
+            Err(_) => {}
+        }
     }
     let volume = loop {
         match world.serve(&line).await {

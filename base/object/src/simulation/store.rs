@@ -12,6 +12,7 @@ use forebay_io::rt;
 use forebay_io::sim::Rng;
 use forebay_io::sync::WaitList;
 
+use crate::format::{PIPELINE, log_name, seq_of};
 use crate::store::{Answer, Creation, Listed, Progress, Store};
 
 /// Faults of a store, as chances of 1000.
@@ -69,6 +70,38 @@ impl Shelf {
             let effect = self.late.borrow_mut().swap_remove(index);
             self.apply(effect);
         }
+    }
+
+    /// Loses an object of the log that has to be replayed, and whose loss a later object proves.
+    /// Returns its name and content.
+    pub(super) fn lose_object(&self, rng: &Rng) -> Option<(String, Bytes)> {
+        let (covered, log) = (self.covered(), self.places("log/"));
+        let last = log.last().copied()?;
+        let replayed = |seq: &u64| *seq > covered && *seq + PIPELINE <= last;
+        let replayed: Vec<_> = log.into_iter().filter(replayed).collect();
+        if replayed.is_empty() {
+            return None;
+        }
+        let name = log_name(replayed[rng.index(replayed.len())]);
+        let content = self.objects.borrow_mut().remove(&name)?;
+        Some((name, content))
+    }
+
+    /// Returns the places of objects of the log or of checkpoints, in ascending order.
+    fn places(&self, prefix: &str) -> Vec<u64> {
+        let objects = self.objects.borrow();
+        let names = objects.keys().filter(|name| name.starts_with(prefix));
+        names.filter_map(|name| seq_of(name)).collect()
+    }
+
+    /// Returns the place of the newest checkpoint, or 0.
+    pub(super) fn covered(&self) -> u64 {
+        self.places("map/").last().copied().unwrap_or(0)
+    }
+
+    /// Brings an object back that was lost. Returns false if it is there already.
+    pub(super) fn restore_object(&self, (name, content): (String, Bytes)) -> bool {
+        self.apply(Effect::Create(name, content)) == Creation::Created
     }
 
     fn may_be_late(&self, effect: Effect) {

@@ -48,7 +48,7 @@ impl Provider {
 /// A folder of a bucket or container, and the server that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Provider, or whose protocol the server has.
+    /// Provider of the server, or of the protocol that the server speaks.
     pub provider: Provider,
     /// Name of the bucket or container.
     pub bucket: String,
@@ -154,7 +154,7 @@ impl Address {
         })
     }
 
-    /// Returns whether the folder is on another machine, or may be.
+    /// Returns the bucket of a remote store; `None` for a directory.
     #[must_use]
     pub const fn bucket(&self) -> Option<&Bucket> {
         match &self.place {

@@ -277,3 +277,50 @@ fn a_claim_after_that_of_another_writer_is_refused_and_changes_nothing() {
         );
     });
 }
+
+/// Each object of the log is lost, in turn. The last one alone leaves no proof.
+#[test]
+fn a_hole_in_the_log_is_a_loss_and_deletes_nothing() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        for block in 0..3 {
+            volume.write(block * 4096, filled(4096, 1)).await.unwrap();
+            volume.flush().await.unwrap();
+        }
+        volume.snapshot("kept").await.unwrap();
+        volume.write_fua(MIB / 2, filled(4096, 2)).await.unwrap();
+        drop(volume);
+        let all = store.list("").await.unwrap();
+        let log: Vec<_> = all
+            .iter()
+            .filter(|it| it.name.starts_with("log/"))
+            .collect();
+        let (_, others) = log.split_last().unwrap();
+        for lost in others {
+            let content = store.get(&lost.name);
+            store.set(&lost.name, None);
+            for access in [Access::Look, Access::Serve] {
+                let error = open(&store, Options::new(access)).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Lost);
+                let report = error.report();
+                let said = format!("{} of memory is missing", lost.name);
+                assert!(report.contains(&said), "{report}");
+                assert!(report.contains("DATA IS LOST\n    help: "), "{report}");
+            }
+            assert_eq!(kind(list_snapshots(&*store).await), Some(ErrorKind::Lost));
+            store.set(&lost.name, content);
+            assert_eq!(store.list("").await.unwrap(), all);
+        }
+        // A snapshot proves that the log was longer, too.
+        for object in &log {
+            store.set(&object.name, None);
+        }
+        let error = open(&store, sized(MIB)).await.unwrap_err();
+        assert!(
+            error.report().contains("snapshots/kept."),
+            "{}",
+            error.report()
+        );
+    });
+}

@@ -1,4 +1,4 @@
-//! Errors of `object_store` as errors of the house, without secrets.
+//! Conversion of errors of the crate `object_store` to errors of Forebay, without secrets.
 //!
 //! The texts of that crate have URLs and answers of the server: a signed URL is a secret, and an
 //! answer may repeat one. So a message has the status and the code of an answer, or the cause at
@@ -137,7 +137,7 @@ fn cut(text: &str, len: usize) -> &str {
     &text[..text.floor_char_boundary(len)]
 }
 
-/// Returns whether the server has answered with an error of no kind of its own.
+/// Returns whether the server has answered with a status that `object_store` does not classify.
 pub(super) fn has_answer(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::Generic { .. }) && http(error).is_none()
 }

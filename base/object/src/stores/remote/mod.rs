@@ -227,7 +227,7 @@ impl Store for RemoteStore {
                 Err(Flaw::Store(error)) if has_answer(&error) => error,
                 Err(error) => return Err(error),
             };
-            // A range behind the end is an error of no kind of its own.
+            // `object_store` does not classify the answer to a range beyond the end of the object.
             match within(ANSWER, store.head(&path)).await?.size <= start {
                 true => Ok(Bytes::new()),
                 false => Err(Flaw::Store(refused)),
