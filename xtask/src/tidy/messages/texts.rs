@@ -6,9 +6,21 @@ use super::{CALLS, MACROS, VARIABLES};
 /// Tests inside of a file are its last item.
 const TESTS: &str = "#[cfg(test)]\nmod ";
 
+/// Returns the place of the tests in a source, or its end. `mod NAME;` has its tests elsewhere.
+fn end_of_code(text: &str) -> usize {
+    let modules = text.match_indices(TESTS);
+    let inside = |place: &usize| {
+        let name = &text[place + TESTS.len()..];
+        name.find(['{', ';'])
+            .is_some_and(|at| name[at..].starts_with('{'))
+    };
+    let mut places = modules.map(|(place, _)| place).filter(inside);
+    places.next().unwrap_or(text.len())
+}
+
 /// Returns the messages of a source, each with its line, from 1, and without escapes.
 pub(super) fn messages(text: &str) -> Vec<(usize, String)> {
-    let code = text.split_once(TESTS).map_or(text, |(code, _)| code);
+    let code = &text[..end_of_code(text)];
     let mut place = Place::default();
     let mut found = Vec::new();
     let mut at = 0;
@@ -126,6 +138,16 @@ mod tests {
         let text =
             "fn a() {\n    b().context(|| {\n        \"\\\"c\\\" \\\n         d\\ne\"\n    });\n}";
         assert_eq!(messages(text), [(3, "\"c\" d\ne".to_owned())]);
+    }
+
+    #[test]
+    fn tests_end_a_source_unless_they_have_their_own() {
+        let tests = |body: &str| format!("#[cfg(test)]\nmod tests{body}\n");
+        let call = "fn a() {\n    b(\"c\").context(\"d\")\n}\n";
+        let own = format!("{}{call}", tests(";"));
+        assert_eq!(messages(&own), [(4, "d".to_owned())]);
+        let inside = format!("{}{call}", tests(" {\n}"));
+        assert_eq!(messages(&inside), []);
     }
 
     #[test]
