@@ -1,5 +1,7 @@
 //! A volume on its engine reactor.
 
+mod fence;
+
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Range;
@@ -62,7 +64,10 @@ struct Local {
     info: RefCell<DeviceInfo>,
     /// Whether the device supports FUA.
     device_fua: bool,
-    draining: Cell<bool>,
+    /// Whether new requests are refused. Each request checks this.
+    refusing: Cell<bool>,
+    /// Reason of the refusal; `None` while the volume is drained.
+    fence: RefCell<Option<Error>>,
     idle: WaitList,
     /// Whether there is a recorder. Each request checks this.
     recorded: Cell<bool>,
@@ -122,7 +127,8 @@ impl Volume {
             device,
             info: RefCell::new(info),
             device_fua,
-            draining: Cell::new(false),
+            refusing: Cell::new(false),
+            fence: RefCell::new(None),
             log_limiter: LogLimiter::default(),
             idle: WaitList::new(),
             recorded: Cell::new(false),
@@ -169,7 +175,7 @@ impl Volume {
     /// Refuses new requests (with `ShuttingDown`) and waits until none is in flight. Requests that
     /// wait for the limits begin at once.
     pub async fn drain(&self) {
-        self.local.draining.set(true);
+        self.local.refusing.set(true);
         let waiting = self.local.queue.borrow_mut().take_all();
         for (_, queued) in waiting {
             self.local.run(queued);
@@ -217,7 +223,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        self.local.draining.set(true);
+        self.local.refusing.set(true);
         let id = self.local.shared.id;
         // Removed first: dropping the last reference drops a device, which may run any code.
         let gone = VOLUMES.try_with(|volumes| {
@@ -243,8 +249,8 @@ fn presented(name: &str, device: DeviceInfo) -> DeviceInfo {
 
 impl Local {
     fn admit(&self, request: &Request) -> Result<()> {
-        if self.draining.get() {
-            return Err(ErrorKind::ShuttingDown.into());
+        if self.refusing.get() {
+            return Err(self.refusal());
         }
         if self.shared.read_only && !matches!(request.op, Op::Read | Op::Flush) {
             return Err(ErrorKind::ReadOnly.into());
@@ -256,8 +262,8 @@ impl Local {
     /// where a change that has timed out may still arrive, and where the device fails or is slow.
     async fn extents(&self, range: Range<u64>) -> Result<Extents> {
         let len = range.end.saturating_sub(range.start);
-        if self.draining.get() {
-            return Err(ErrorKind::ShuttingDown.into());
+        if self.refusing.get() {
+            return Err(self.refusal());
         }
         self.info
             .borrow()
@@ -437,7 +443,7 @@ impl Local {
         let latency = started.map(|started| rt::now().saturating_sub(started));
         counters.end(kind, len, outcome.is_ok(), latency);
         answer.give(outcome);
-        if self.draining.get() && counters.in_flight() == 0 {
+        if self.refusing.get() && counters.in_flight() == 0 {
             self.idle.wake_all();
         }
     }

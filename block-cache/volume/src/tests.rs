@@ -258,6 +258,33 @@ fn drain_refuses_the_new_and_waits_for_the_old() {
 }
 
 #[test]
+fn a_fenced_volume_refuses_all_requests_with_its_first_reason() {
+    rt::block_on_simulated(3, async {
+        let fake = Fake::new();
+        let volume = Volume::new("v", fake.clone(), false);
+        let device = volume.handle().open();
+        device.read(0, Buf::zeroed(512)).await.expect("read");
+        assert!(volume.fenced().is_none());
+        for reason in ["another writer", "later"] {
+            volume.fence(Error::new(ErrorKind::Busy, reason));
+        }
+        let asked = fake.log.borrow().len();
+        for refused in [
+            device.read(0, Buf::zeroed(512)).await,
+            device.write(0, Buf::zeroed(512)).await,
+            device.flush().await,
+        ] {
+            let error = refused.expect_err("it is fenced");
+            assert_eq!(error.kind(), ErrorKind::Busy);
+            assert!(error.report().contains("another writer"));
+        }
+        assert_eq!(fake.log.borrow().len(), asked);
+        assert!(volume.fenced().is_some());
+        volume.drain().await;
+    });
+}
+
+#[test]
 fn a_volume_grows_and_does_not_shrink() {
     rt::block_on_simulated(4, async {
         let fake = Fake::new();

@@ -155,7 +155,8 @@ fn is_end(error: &std::io::Error) -> bool {
 }
 
 fn other_version(error: serde_json::Error) -> Error {
-    let context = "the directory's answer is unknown; is it of another version?";
+    let context = "the directory's answer cannot be parsed\n\
+                   help: use the same version of Forebay for the command and the directory";
     Error::with_source(ErrorKind::Disconnected, context, error)
 }
 

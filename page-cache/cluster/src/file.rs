@@ -13,7 +13,7 @@ use forebay_pagecache::client::{SeenLosses, View};
 use forebay_pagecache::message::PageId;
 
 use crate::PAGE_BYTES;
-use crate::link::Way;
+use crate::link::DirectoryLink;
 use crate::node::{Inner, Node, WriteBack};
 use crate::room::Room;
 use crate::tree::Tree;
@@ -23,7 +23,7 @@ pub use reading::Reader;
 const SIZE_MAX: u64 = i64::MAX as u64 - 2;
 
 /// A page's only copy, in its frame.
-pub type PageView<'a> = View<'a, Tree, Way>;
+pub type PageView<'a> = View<'a, Tree, DirectoryLink>;
 
 /// Most pages that a read looks up at once.
 const REQUEST_PAGES: u64 = 64;
@@ -314,9 +314,9 @@ impl File {
         self.node.client().publish(self.inode)
     }
 
-    /// Does what a close of the file does before it succeeds: [`File::publish`]. With
-    /// [`WriteBack::Close`], this node's writes to the file are put into the store, if some were
-    /// made through this open file. They are not made durable.
+    /// Publishes this node's writes to the file, as a close does, and reports errors. With
+    /// [`WriteBack::Close`], also writes them to the store, if there were any through this open
+    /// file. Makes nothing durable.
     ///
     /// # Errors
     /// As for [`File::fsync`].
@@ -345,9 +345,9 @@ impl File {
         })
     }
 
-    /// Returns whether the file has its second name, and tries to give it one. Without it, no node
-    /// has written to the file, and reads use no frames: the number of a removed file could be
-    /// reused while frames hold its pages.
+    /// Gives the file its second name if it has none. Returns whether it has one now. Without a
+    /// second name, no node has written to the file, and reads use no frames. Otherwise the inode
+    /// of a removed file could be reused while frames hold its pages.
     fn is_named(&self) -> Result<bool> {
         if self.is_named.load(Ordering::Acquire) {
             return Ok(true);
@@ -357,12 +357,16 @@ impl File {
         Ok(is_named)
     }
 
-    /// Fails if the source has no room for the file's second name, which writes need.
+    /// Gives the file its second name, which writes need.
+    ///
+    /// # Errors
+    /// `NoSpace` if the source has no room for the name.
     fn name(&self) -> Result<()> {
         if self.is_named()? {
             return Ok(());
         }
-        let context = "the source is full: it has no room for a name in .forebay/files";
+        let context = "the source is full: it has no room for a name in .forebay/files\n\
+                       help: free space in the source";
         let number = std::io::Error::from_raw_os_error(libc::ENOSPC);
         Err(Error::with_source(ErrorKind::NoSpace, context, number))
     }

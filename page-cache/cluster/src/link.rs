@@ -189,14 +189,14 @@ impl Queue {
     }
 }
 
-/// Connection of a node to the current directory. While there is none, messages are dropped: the
-/// node reports its state to the next directory.
+/// Connection of a node to the current directory process. Without a connection, messages are
+/// dropped, since the node reports its state to the next directory.
 #[derive(Debug, Default)]
-pub struct Way {
+pub struct DirectoryLink {
     now: Mutex<Option<Outgoing>>,
 }
 
-impl Way {
+impl DirectoryLink {
     pub(crate) fn open(&self, outgoing: Outgoing) {
         *self.lock() = Some(outgoing);
     }
@@ -212,7 +212,7 @@ impl Way {
     }
 }
 
-impl Link for Way {
+impl Link for DirectoryLink {
     fn send(&self, packet: &[u8]) -> Result<()> {
         let mut now = self.lock();
         if let Some(outgoing) = &*now

@@ -21,7 +21,7 @@ use forebay_pagecache::protocol::{Packet, encode, encode_empty};
 use forebay_pagecache::store::Store;
 
 use crate::claim::Claim;
-use crate::link::{Incoming, Outgoing, Way};
+use crate::link::{DirectoryLink, Incoming, Outgoing};
 use crate::pool::Pool;
 use crate::tree::Tree;
 pub use options::{Options, Replicas, WriteBack};
@@ -56,7 +56,7 @@ pub struct Node {
 /// State that a node and its files share.
 #[derive(Debug)]
 pub(crate) struct Inner<S: Store = Tree> {
-    client: Arc<Client<S, Way>>,
+    client: Arc<Client<S, DirectoryLink>>,
     stop: Arc<Stop>,
     threads: Vec<JoinHandle<()>>,
     pool: Pool,
@@ -167,7 +167,7 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         }
     };
     let store = store(source, &pool)?;
-    let way = Way::default();
+    let way = DirectoryLink::default();
     way.open(outgoing);
     let config = node::Config {
         node: id,
@@ -253,7 +253,7 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
 }
 
 impl<S: Store> Inner<S> {
-    pub(crate) const fn client(&self) -> &Arc<Client<S, Way>> {
+    pub(crate) const fn client(&self) -> &Arc<Client<S, DirectoryLink>> {
         &self.client
     }
 }
@@ -348,7 +348,7 @@ fn settled(pool: &Pool) -> Result<Settled> {
 }
 
 /// Heartbeats have a thread of their own, so that a slow store does not count as a death.
-fn say_alive<S: Store>(client: &Client<S, Way>, id: NodeId, began: Instant, stop: &Stop) {
+fn say_alive<S: Store>(client: &Client<S, DirectoryLink>, id: NodeId, began: Instant, stop: &Stop) {
     let mut packet = Vec::new();
     encode_empty::<ToDirectory>(id, &mut packet);
     loop {
@@ -397,7 +397,7 @@ fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing,
 
 /// Receives from the directory, and connects to the next one when it is gone.
 struct Listener<S> {
-    client: Arc<Client<S, Way>>,
+    client: Arc<Client<S, DirectoryLink>>,
     stop: Arc<Stop>,
     pool: Pool,
     id: NodeId,

@@ -50,9 +50,9 @@ pub(crate) struct Nodes {
     /// Boot identifier of the machine: after another boot, processes are dead and the memory is
     /// lost.
     pub(crate) boot: String,
-    /// Pages of the budget.
+    /// Capacity of the cluster, pages.
     pub(crate) pages: u32,
-    /// Cached tree.
+    /// Path of the source: a directory tree, a block device, or an image of one.
     pub(crate) source: String,
     pub(crate) known: Vec<Known>,
 }

@@ -239,8 +239,8 @@ impl Tree {
             .map(|second_names| second_names.give_up(inode, resident));
         if let Some(Err(error)) = given_up {
             tracing::warn!(
-                "page cache: {} was removed and keeps its room until the next start of all: \
-                 {error}",
+                "page cache: the blocks of removed file {} are not freed: {error}\n    \
+                 help: stop all nodes, and start the directory once without them",
                 self.named(inode)
             );
         }
@@ -375,7 +375,8 @@ impl Tree {
         let file = file.context(|| self.named(inode))?;
         if file.metadata().context(|| self.named(inode))?.ino() != inode {
             let context = format!(
-                "{}: another file is in its place: files that are cached are not to be moved",
+                "{}: another file is in its place\n\
+                 help: do not move or replace cached files of a read-only source",
                 self.named(inode)
             );
             return Err(Error::new(ErrorKind::NotFound, context));
@@ -414,7 +415,10 @@ fn for_mounts() -> Error {
     Error::new(ErrorKind::Unsupported, context)
 }
 
-/// Fails if a file is in use in a mapped directory, also by mounts of earlier nodes.
+/// Checks that no program uses a file in a mapped directory, also on mounts of earlier nodes.
+///
+/// # Errors
+/// `Busy` if one does.
 fn unmapped(file: &fs::File) -> Result<()> {
     if second_names::is_unmapped(file)? {
         return Ok(());

@@ -8,7 +8,7 @@ use forebay_cluster::names::Attributes;
 use forebay_io::tree::Room;
 use fuser::{FileAttr, FileType, INodeNo, ReplyStatfs, TimeOrNow};
 
-use crate::errors::number_of;
+use crate::errors::errno_of_io;
 
 /// Returns the attributes of a file or directory for the kernel.
 pub(crate) fn described(attributes: &Attributes) -> FileAttr {
@@ -62,6 +62,6 @@ pub(crate) fn answer_room(reply: ReplyStatfs, room: io::Result<Room>) {
             room.name_bytes,
             room.block_bytes,
         ),
-        Err(error) => reply.error(number_of(&error)),
+        Err(error) => reply.error(errno_of_io(&error)),
     }
 }

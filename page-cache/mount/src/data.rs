@@ -8,7 +8,7 @@ use forebay_block::Result;
 use forebay_cluster::{Change, Reader};
 use fuser::{Errno, OpenFlags, ReplyData, ReplyEmpty, ReplyWrite};
 
-use crate::errors::number_of_ours;
+use crate::errors::errno_of;
 use crate::handles::{Handle, Handles};
 use crate::workers::{Unanswered, Workers};
 
@@ -42,7 +42,7 @@ impl Reader for Read {
     fn end(self, result: Result<&[u8]>) {
         match result {
             Ok(bytes) => self.reply.data(bytes),
-            Err(error) => self.reply.error(number_of_ours(&error)),
+            Err(error) => self.reply.error(errno_of(&error)),
         }
     }
 
@@ -86,7 +86,7 @@ pub(crate) fn write(
     match write() {
         // At most the negotiated length.
         Ok(()) => reply.written(data.len() as u32),
-        Err(error) => reply.error(number_of_ours(&error)),
+        Err(error) => reply.error(errno_of(&error)),
     }
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn copy(
     };
     match copy() {
         Ok(count) => reply.written(count as u32),
-        Err(error) => reply.error(number_of_ours(&error)),
+        Err(error) => reply.error(errno_of(&error)),
     }
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn sync(handles: &Handles, handle: u64, reply: ReplyEmpty) {
 pub(crate) fn answer(result: Result<()>, reply: ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),
-        Err(error) => reply.error(number_of_ours(&error)),
+        Err(error) => reply.error(errno_of(&error)),
     }
 }
 

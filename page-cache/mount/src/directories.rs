@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use forebay_cluster::names::Renaming;
 use fuser::{FileType, INodeNo, RenameFlags, ReplyDirectory};
 
-use crate::errors::number_of;
+use crate::errors::errno_of_io;
 use crate::handles::Handles;
 
 /// Lists entries of an open directory, from the one after `offset` on.
@@ -18,7 +18,7 @@ pub(crate) fn list(
 ) {
     let entries = match handles.directory(handle) {
         Ok(entries) => entries,
-        Err(error) => return reply.error(number_of(&error)),
+        Err(error) => return reply.error(errno_of_io(&error)),
     };
     let dots = [".", ".."].map(|name| (number, FileType::Directory, OsStr::new(name)));
     let all = dots.into_iter().chain(entries.iter().map(|entry| {

@@ -19,15 +19,15 @@ use fuser::{
 use crate::Users;
 use crate::attributes::{answer_room, described, instant};
 use crate::directories::renaming;
-use crate::errors::{number_of, number_of_ours};
+use crate::errors::{errno_of, errno_of_io};
 use crate::handles::{Handle, Handles};
 use crate::locking::{Locking, wanted};
 use crate::negotiation::negotiate;
 use crate::workers::Workers;
 use crate::{data, directories, nodes, xattr};
 
-/// The kernel must not cache: another node may change the file.
-pub(crate) const LIVE: Duration = Duration::ZERO;
+/// Time for which the kernel may cache names and attributes: none, since other nodes change them.
+pub(crate) const TTL: Duration = Duration::ZERO;
 /// A mounted tree.
 pub(crate) struct SharedFilesystem {
     pub(crate) handles: Arc<Handles>,
@@ -64,15 +64,15 @@ impl SharedFilesystem {
 
     fn entry(reply: ReplyEntry, found: io::Result<Attributes>) {
         match found {
-            Ok(attributes) => reply.entry(&LIVE, &described(&attributes), Generation(0)),
-            Err(error) => reply.error(number_of(&error)),
+            Ok(attributes) => reply.entry(&TTL, &described(&attributes), Generation(0)),
+            Err(error) => reply.error(errno_of_io(&error)),
         }
     }
 
     fn done(reply: ReplyEmpty, done: io::Result<()>) {
         match done {
             Ok(()) => reply.ok(),
-            Err(error) => reply.error(number_of(&error)),
+            Err(error) => reply.error(errno_of_io(&error)),
         }
     }
 }
@@ -96,8 +96,8 @@ impl Filesystem for SharedFilesystem {
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let names = self.handles.names();
         match names.and_then(|names| names.attributes(number.0)) {
-            Ok(attributes) => reply.attr(&LIVE, &described(&attributes)),
-            Err(error) => reply.error(number_of(&error)),
+            Ok(attributes) => reply.attr(&TTL, &described(&attributes)),
+            Err(error) => reply.error(errno_of_io(&error)),
         }
     }
 
@@ -127,8 +127,8 @@ impl Filesystem for SharedFilesystem {
             modified: modified.map(instant),
         };
         match self.set(request, number.0, &changes, size, handle) {
-            Ok(attributes) => reply.attr(&LIVE, &attributes),
-            Err(error) => reply.error(number_of_ours(&error)),
+            Ok(attributes) => reply.attr(&TTL, &attributes),
+            Err(error) => reply.error(errno_of(&error)),
         }
     }
 
@@ -136,7 +136,7 @@ impl Filesystem for SharedFilesystem {
         let names = self.handles.names();
         match names.and_then(|names| names.read_link(number.0)) {
             Ok(target) => reply.data(target.as_bytes()),
-            Err(error) => reply.error(number_of(&error)),
+            Err(error) => reply.error(errno_of_io(&error)),
         }
     }
 
@@ -272,7 +272,7 @@ impl Filesystem for SharedFilesystem {
         if kind.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)
             && let Err(error) = self.clear_set_id(number.0)
         {
-            return reply.error(number_of(&error));
+            return reply.error(errno_of_io(&error));
         }
         match self.workers.enter() {
             Some(_executing) => data::write(&self.handles, file, offset, data, reply),
@@ -300,7 +300,7 @@ impl Filesystem for SharedFilesystem {
         match wanted.and_then(|wanted| self.locking.conflicting(&wanted)) {
             Ok(Some((start, end, kind))) => reply.locked(start, end, kind, 0),
             Ok(None) => reply.locked(start, end, libc::F_UNLCK, 0),
-            Err(error) => reply.error(number_of(&error)),
+            Err(error) => reply.error(errno_of_io(&error)),
         }
     }
 
@@ -324,7 +324,7 @@ impl Filesystem for SharedFilesystem {
             }
             Ok(wanted) if sleep => self.locking.wait(wanted, request.pid(), reply),
             Ok(wanted) => self.locking.set(&wanted, reply),
-            Err(error) => reply.error(number_of(&error)),
+            Err(error) => reply.error(errno_of_io(&error)),
         }
     }
 
@@ -369,7 +369,7 @@ impl Filesystem for SharedFilesystem {
         let opened = listed.and_then(|entries| self.handles.add(Handle::Directory(entries.into())));
         match opened {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
-            Err(error) => reply.error(number_of(&error)),
+            Err(error) => reply.error(errno_of_io(&error)),
         }
     }
 

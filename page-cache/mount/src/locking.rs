@@ -15,7 +15,7 @@ use forebay_io::process::is_signalled;
 use fuser::{Errno, FileHandle, INodeNo, LockOwner, ReplyEmpty};
 
 use crate::data;
-use crate::errors::number_of;
+use crate::errors::errno_of_io;
 use crate::handles::Handles;
 
 /// Pause between two attempts to get a lock of another node's program.
@@ -123,7 +123,7 @@ impl Locking {
         match self.try_set(wanted) {
             Ok(true) => reply.ok(),
             Ok(false) => reply.error(Errno::EAGAIN),
-            Err(error) => reply.error(number_of(&error)),
+            Err(error) => reply.error(errno_of_io(&error)),
         }
         // It may have been exclusive before.
         if wanted.lock == Lock::Shared {
@@ -136,7 +136,7 @@ impl Locking {
         let published = data::publish(&self.handles, wanted.holder.handle);
         match self.try_set(wanted) {
             Ok(_) => data::answer(published, reply),
-            Err(error) => reply.error(number_of(&error)),
+            Err(error) => reply.error(errno_of_io(&error)),
         }
         self.unlocked();
     }
@@ -150,7 +150,7 @@ impl Locking {
             match self.try_set(&wanted) {
                 Ok(false) => {}
                 Ok(true) => return reply.ok(),
-                Err(error) => return reply.error(number_of(&error)),
+                Err(error) => return reply.error(errno_of_io(&error)),
             }
         }
         state.waiting.push(Waiter {
@@ -208,7 +208,7 @@ impl Locking {
                         waiter.reply.error(Errno::EINTR);
                     }
                     Ok(false) => state.waiting.push(waiter),
-                    Err(error) => waiter.reply.error(number_of(&error)),
+                    Err(error) => waiter.reply.error(errno_of_io(&error)),
                 }
             }
         }

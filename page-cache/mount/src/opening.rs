@@ -13,8 +13,8 @@ use fuser::{
 
 use crate::Users;
 use crate::attributes::described;
-use crate::errors::number_of_ours;
-use crate::filesystem::{LIVE, SharedFilesystem};
+use crate::errors::errno_of;
+use crate::filesystem::{SharedFilesystem, TTL};
 use crate::handles::Handle;
 
 /// Files bypass the kernel's cache. The kernel reports each close, which ends locks.
@@ -75,7 +75,7 @@ impl SharedFilesystem {
                 // This process closes it.
                 id.into_raw();
             }
-            Err(error) => reply.error(number_of_ours(&error)),
+            Err(error) => reply.error(errno_of(&error)),
         }
     }
 
@@ -91,18 +91,18 @@ impl SharedFilesystem {
         let new = Generation(0);
         match handle {
             Ok((attributes, (handle, None))) => {
-                reply.created(&LIVE, &attributes, new, handle, OPENED);
+                reply.created(&TTL, &attributes, new, handle, OPENED);
             }
             Ok((attributes, (handle, Some(backing)))) => {
                 let flags = FopenFlags::empty();
                 // SAFETY: the backing file belongs to this mount, which holds it until after the
                 // answer.
                 let id = unsafe { reply.wrap_backing(backing.number()) };
-                reply.created_passthrough(&LIVE, &attributes, new, handle, flags, &id);
+                reply.created_passthrough(&TTL, &attributes, new, handle, flags, &id);
                 // This process closes it.
                 id.into_raw();
             }
-            Err(error) => reply.error(number_of_ours(&error)),
+            Err(error) => reply.error(errno_of(&error)),
         }
     }
 

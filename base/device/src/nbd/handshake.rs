@@ -71,8 +71,8 @@ impl Offer {
         unnumbered(self) == unnumbered(other)
     }
 
-    /// Describes a property of the export `now` that rules out that it is this one, of `was_bytes`
-    /// at last. The export may grow.
+    /// Describes a difference by which the export `now` cannot be this one, whose last size was
+    /// `was_bytes`. Returns `None` if there is none. Growth is no difference.
     pub(super) fn difference(&self, was_bytes: u64, now: &Self) -> Option<String> {
         let is_bytes = now.whole_bytes();
         if is_bytes < was_bytes {
@@ -264,7 +264,7 @@ struct Reply {
 async fn next_reply(stream: &impl Channel, option: u32) -> Result<Reply> {
     let header = OptionReply::decode(&receive(stream, OPTION_REPLY_BYTES).await?)?;
     if header.option != option || header.length > MAX_REPLY_BYTES {
-        let what = "the server answers an option that was not sent";
+        let what = "the server's reply is too long, or answers an option that was not sent";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(Reply {

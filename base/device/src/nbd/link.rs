@@ -40,8 +40,9 @@ impl Group {
 pub(super) struct Link {
     line: Rc<Line>,
     pub(super) group: Rc<Group>,
-    /// Number of this connection, from zero, and of all.
+    /// Number of this connection among those of the device, from zero.
     number: usize,
+    /// Number of connections of the device.
     count: usize,
     /// Whether the server sends structured replies.
     pub(super) structured: bool,

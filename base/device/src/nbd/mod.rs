@@ -73,10 +73,10 @@ const ZEROES_BYTES: u64 = 64 << 20;
 /// Time limits for a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Time limit for the answer to other requests, and for a connection: 30 s.
+    /// Time limit for connecting, and for the answer to a read or a change: 30 s.
     pub answer: Duration,
-    /// Time limit for the answer to a flush, 120 s: a server may have gigabytes in a cache. It is
-    /// that of a query for extents, too, for which a server may read its own map.
+    /// Time limit for the answer to a flush or to a query for extents: 120 s. A server may have
+    /// gigabytes in a cache, or may read its own map.
     pub flush: Duration,
     /// Time after a loss until queued requests fail: 60 s.
     pub patience: Duration,
@@ -343,7 +343,7 @@ impl Shared {
         }
         let now = rt::now();
         loop {
-            let seated = self.session.slots.borrow_mut().seat(now);
+            let seated = self.session.slots.borrow_mut().assign_slot(now);
             let Some(cid) = seated else { break };
             // The slot decides, so that an answer on another connection is recognised.
             links[Slots::place_number(cid) % links.len()].send(self, cid);

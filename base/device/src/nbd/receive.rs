@@ -129,7 +129,11 @@ fn cid_of(shared: &Shared, link: &Link, cookie: u64) -> Result<u16> {
         .ok_or_else(|| broken("it answers no pending request"))
 }
 
-/// Returns the part of a read's buffer for `len` bytes of its data from byte `at` of the device.
+/// Returns the part of a read's buffer for `len` bytes of the device from byte `at`. Counts them as
+/// received.
+///
+/// # Errors
+/// `Disconnected` if the read does not cover them, or has too many bytes then.
 fn room(shared: &Shared, cid: u16, at: u64, len: u32) -> Result<Buf> {
     let mut slots = shared.session.slots.borrow_mut();
     let pending = slots.get(cid).filter(|it| it.request.op == Op::Read);
@@ -146,7 +150,7 @@ fn room(shared: &Shared, cid: u16, at: u64, len: u32) -> Result<Buf> {
     part.ok_or_else(|| broken("it sends data that was not requested"))
 }
 
-/// Keeps the answer to a query for extents.
+/// Stores the answer to a query for extents in the query's request.
 fn keep(shared: &Shared, cid: u16, found: &BlockStatus) -> Result<()> {
     let mut slots = shared.session.slots.borrow_mut();
     let pending = slots.get(cid).expect("it was looked up");

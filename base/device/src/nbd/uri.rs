@@ -22,7 +22,7 @@ pub struct Uri {
     pub server: String,
     /// Name of the export; empty for the server's default export.
     pub export: String,
-    /// TLS, of which the scheme begins with `nbds`.
+    /// Parameters of TLS; `None` unless the scheme begins with `nbds`.
     pub tls: Option<Tls>,
 }
 
@@ -100,7 +100,7 @@ impl FromStr for Uri {
                 if host.contains('@') {
                     return Err(invalid("NBD has no users"));
                 }
-                let unknown = || match has_port(&host) {
+                let unknown = || match port_is_valid(&host) {
                     Some(false) => invalid("the port is no number up to 65535"),
                     _ => {
                         let what = format!(
@@ -152,8 +152,8 @@ impl FromStr for Uri {
     }
 }
 
-/// Returns whether a host has a port that is a number of 16 bits. Returns `None` without a port.
-fn has_port(host: &str) -> Option<bool> {
+/// Returns whether the port of a host is a number of 16 bits; `None` without a port.
+fn port_is_valid(host: &str) -> Option<bool> {
     // The colons of an IPv6 address are within brackets.
     let (_, port) = host.rsplit_once(':')?;
     (!port.ends_with(']')).then(|| port.parse::<u16>().is_ok())
@@ -223,7 +223,7 @@ mod tests {
         let error = "nbd://nosuch.host.invalid/db".parse::<Uri>();
         let error = error.expect_err("reserved by RFC 2606");
         assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report());
-        assert_eq!(has_port("[::1]"), None);
-        assert_eq!(has_port("[::1]:7"), Some(true));
+        assert_eq!(port_is_valid("[::1]"), None);
+        assert_eq!(port_is_valid("[::1]:7"), Some(true));
     }
 }

@@ -238,7 +238,7 @@ impl Shared {
         };
         let now = rt::now();
         loop {
-            let seated = self.session.slots.borrow_mut().seat(now);
+            let seated = self.session.slots.borrow_mut().assign_slot(now);
             let Some(cid) = seated else { break };
             link.send_command(self, cid);
         }

@@ -26,8 +26,8 @@ const SETTINGS: [(&str, &str); 9] = [
 /// Number of clients of clusters that this process has, or is shutting down.
 static OPEN: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
-/// Waits until all images of this process are closed, so that their locks are free. Returns whether
-/// they are: a cluster that is away may never end it, so the wait takes at most `limit`. The
+/// Waits until all images of this process are closed and their locks are free, for at most `limit`.
+/// Returns whether they are closed. The close of an image may hang if its cluster is away. The
 /// process must not run the destructors of librados before that (`_exit` runs none).
 #[must_use]
 pub fn wait_until_closed(limit: Duration) -> bool {

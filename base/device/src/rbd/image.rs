@@ -172,7 +172,8 @@ impl Image {
             unsafe { (self.api().rbd_config_image_list_cleanup)(found.as_mut_ptr(), count) };
             return Ok(settings);
         }
-        Err(Error::new(ErrorKind::Io, "its settings grow and grow"))
+        let what = "its settings changed during each attempt to read them\nhelp: open it once more";
+        Err(Error::new(ErrorKind::Io, what))
     }
 
     /// Returns the size, bytes.

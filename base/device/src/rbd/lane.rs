@@ -12,8 +12,8 @@ use crate::remote::slots::{Pending, Slots};
 
 /// Maximum number of requests of a lane that librbd has.
 const DEPTH: u16 = 256;
-/// Bytes of data that librbd has from which on a lane sends no further requests. It is far below
-/// the amount at which librbd would have its callers wait.
+/// Bytes of data in flight at which a lane sends no further requests. librbd would make its callers
+/// wait only at a far larger amount.
 const BUDGET_BYTES: u64 = 64 << 20;
 
 /// Returns the length of the data of a request, bytes. A discard has none, however long it is.
@@ -28,7 +28,7 @@ pub(super) struct Lane {
     pub(super) slots: RefCell<Slots>,
     in_flight: Cell<usize>,
     in_flight_bytes: Cell<u64>,
-    /// Time of the last answer, or of the first request after a time without any.
+    /// Time of the last answer, or of the first request that was sent while none was in flight.
     progress_at: Cell<Duration>,
     /// Whether a silence was logged.
     warned: Cell<bool>,
@@ -69,7 +69,9 @@ impl Lane {
         while self.in_flight_bytes.get() < BUDGET_BYTES {
             let now = rt::now();
             let mut slots = self.slots.borrow_mut();
-            let Some(cid) = slots.seat(now) else { break };
+            let Some(cid) = slots.assign_slot(now) else {
+                break;
+            };
             let request = &slots.get(cid).expect("it was seated").request;
             if self.in_flight.get() == 0 {
                 self.progress_at.set(now);

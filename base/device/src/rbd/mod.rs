@@ -234,6 +234,16 @@ impl RbdDevice {
         self.shared.address.snapshot.is_some() || self.shared.access == Access::Look
     }
 
+    /// Returns the error that all requests get from now on, if another client has the lock, or if
+    /// the image has shrunk.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        match &*self.shared.fence.borrow() {
+            Fence::Closed(error) => Some(error.clone()),
+            Fence::Open | Fence::Closing(_) => None,
+        }
+    }
+
     fn limits(&self) -> RequestLimits {
         RequestLimits {
             read_only: self.read_only(),

@@ -58,7 +58,9 @@ impl Opened {
             send(&port, &image, |port| has_shrunk(port, &image, &known));
         })?;
         let (port, image) = (Arc::clone(&self.port), Arc::clone(self.image()));
-        spawn("rbd-lock", move || hold(&port, &image, &largest, keep))
+        spawn("rbd-lock", move || {
+            watch_lock_and_size(&port, &image, &largest, keep)
+        })
     }
 }
 
@@ -115,10 +117,11 @@ fn has_shrunk(port: &Port, image: &Image, largest: &AtomicU64) -> bool {
     }
 }
 
-/// Asks for the lock and for the size each `pause` until the image is closed.
-fn hold(port: &Port, image: &Image, largest: &AtomicU64, pause: Duration) {
+/// Asks the cluster for the lock and the size of the image each `pause`, and reports changes. Ends
+/// when the image is closed or has shrunk, or when the lock is lost.
+fn watch_lock_and_size(port: &Port, image: &Image, largest: &AtomicU64, pause: Duration) {
     let mut doubts = 0;
-    while port.is_open_after(pause) {
+    while port.sleep_while_open(pause) {
         if has_shrunk(port, image, largest) {
             return;
         }

@@ -158,8 +158,8 @@ impl Port {
         std::mem::swap(&mut queue.commands, batch);
     }
 
-    /// Waits for `pause`. Returns whether the image is open then.
-    pub(super) fn is_open_after(&self, pause: Duration) -> bool {
+    /// Sleeps for `pause`, or until the image is closed. Returns whether the image is still open.
+    pub(super) fn sleep_while_open(&self, pause: Duration) -> bool {
         let open = |queue: &mut Queue| !queue.closing;
         let waited = (self.closed).wait_timeout_while(lock(&self.queue), pause, open);
         !waited.unwrap_or_else(PoisonError::into_inner).0.closing

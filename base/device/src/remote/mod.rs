@@ -185,14 +185,14 @@ impl Session {
                 Ok(()) if !volatile && !others => {}
                 // The peer never received it.
                 Err(_) if pending.sent_at.is_none() => {}
-                _ if pending.changes() => {
+                _ if pending.is_change() => {
                     let range =
                         pending.request.offset..pending.request.offset + pending.request.len;
                     let ended = match (outcome.is_err(), volatile) {
                         (true, _) => Ended::Failed,
                         (false, true) => Ended::Volatile,
                         (false, false) => Ended::Durable {
-                            concurrent: self.slots.borrow().changes(&range),
+                            concurrent: self.slots.borrow().has_change_in(&range),
                         },
                     };
                     unflushed.record(&pending.request, pending.before, ended, self.losses.get());

@@ -67,7 +67,7 @@ impl Session {
         let lost_at = rt::now();
         let quarantine = self.rules.quarantine;
         let until = (quarantine > Duration::ZERO).then_some(lost_at + quarantine);
-        let changing = self.slots.borrow_mut().unseat(until);
+        let changing = self.slots.borrow_mut().requeue_all(until);
         self.fail_after_losses(why);
         self.lose(lost_at);
         // A write that was sent may still land until the peer has ended the old connection.

@@ -39,7 +39,7 @@ pub(crate) struct Pending {
     pub(crate) is_resent: bool,
     /// Time at which the connection got it, `None` before.
     pub(crate) sent_at: Option<Duration>,
-    /// Bytes of its data that were transferred.
+    /// Length of its data that was transferred, bytes.
     pub(crate) moved: u32,
     /// Number of times that its data was damaged in transfer.
     pub(crate) damaged: u8,
@@ -100,7 +100,8 @@ impl Pending {
         }
     }
 
-    pub(crate) const fn changes(&self) -> bool {
+    /// Returns whether it changes data of the device.
+    pub(crate) const fn is_change(&self) -> bool {
         !matches!(self.request.op, Op::Read | Op::Flush)
     }
 
@@ -207,7 +208,7 @@ impl Slots {
     }
 
     /// Gives a free slot to the next queued request. Returns the command identifier.
-    pub(crate) fn seat(&mut self, now: Duration) -> Option<u16> {
+    pub(crate) fn assign_slot(&mut self, now: Duration) -> Option<u16> {
         let first = match self.unanswered {
             0 => self.first_released(now)?,
             // They have the data of changes in quarantine, or are overwritten by those.
@@ -243,7 +244,7 @@ impl Slots {
             let of_another = |other: &Quarantine| {
                 other.number != pending.number && pending.overlaps(&other.range)
             };
-            pending.changes() && self.quarantine.iter().any(of_another)
+            pending.is_change() && self.quarantine.iter().any(of_another)
         };
         self.waiting.iter().position(|pending| !held(pending))
     }
@@ -278,13 +279,13 @@ impl Slots {
     }
 
     /// Returns whether a pending request changes bytes of `range`.
-    pub(crate) fn changes(&self, range: &Range<u64>) -> bool {
+    pub(crate) fn has_change_in(&self, range: &Range<u64>) -> bool {
         let placed = self
             .places
             .iter()
             .filter_map(|place| place.pending.as_ref());
         let mut all = placed.chain(&self.waiting);
-        all.any(|pending| pending.changes() && pending.overlaps(range))
+        all.any(|pending| pending.is_change() && pending.overlaps(range))
     }
 
     /// Returns the send time of the oldest command in flight.
@@ -307,16 +308,16 @@ impl Slots {
     /// Moves all requests from their slots to the front of the queue, and drops the changes that
     /// were being sent again. Returns whether any of these requests changes the device.
     /// The ranges of these changes are in quarantine until `until`, if there is such a time.
-    pub(crate) fn unseat(&mut self, until: Option<Duration>) -> bool {
+    pub(crate) fn requeue_all(&mut self, until: Option<Duration>) -> bool {
         let mut changes = false;
         self.resend.clear();
         self.unanswered = 0;
         for (index, place) in self.places.iter_mut().enumerate().rev() {
             if let Some(mut pending) = place.pending.take() {
                 pending.losses = pending.losses.saturating_add(1);
-                changes |= pending.changes();
+                changes |= pending.is_change();
                 let is_safe = pending.is_resent && fault::has(Fault::NoQuarantineOfResend);
-                if let Some(until) = until.filter(|_| pending.changes() && !is_safe) {
+                if let Some(until) = until.filter(|_| pending.is_change() && !is_safe) {
                     set_aside(&mut self.quarantine, &pending, until);
                 }
                 if !pending.is_resent {
@@ -374,19 +375,19 @@ mod tests {
             futures.push(future);
         }
         let now = Duration::from_secs(1);
-        let first = slots.seat(now).expect("a place");
-        assert_eq!(slots.seat(now), None, "there is one place");
+        let first = slots.assign_slot(now).expect("a place");
+        assert_eq!(slots.assign_slot(now), None, "there is one place");
         assert_eq!(slots.oldest(), Some(now));
         let taken = slots.take(first).expect("it is there");
         taken.done.complete(Ok(()));
-        let second = slots.seat(now).expect("a place");
+        let second = slots.assign_slot(now).expect("a place");
         assert_ne!(first, second);
         assert!(slots.take(first).is_none(), "its place is another's");
         assert!(slots.get(second + 1).is_none(), "no such place");
         // Changes that are sent again precede all others.
-        assert!(slots.unseat(None));
+        assert!(slots.requeue_all(None));
         for at in 1..3 {
-            let cid = slots.seat(now).expect("a place");
+            let cid = slots.assign_slot(now).expect("a place");
             let taken = slots.take(cid).expect("it is there");
             assert_eq!(taken.request.offset, at * 512);
             taken.done.complete(Ok(()));

@@ -3,7 +3,7 @@
 //!
 //! The data is copied into a ring, in the order of acknowledgements. A successful flush frees the
 //! copies that it covers. A change without room in the ring, or one that failed, cannot be sent
-//! again. Its range is *lost* with the association.
+//! again. After a loss of the connection, its range counts as *lost*.
 //!
 //! A durable change shadows older changes of its range, which are not sent again there. It needs an
 //! entry of its own in two cases: it lies within an older change, or it was in flight at the same

@@ -65,7 +65,7 @@ impl Committer {
             self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
             self.map.borrow_mut().add_flags(slot, UNFLUSHED);
             if (entry.dirty == 0 && entry.record_at == NO_RECORD)
-                || (self.is_sync() && self.hides_nothing(&entry))
+                || (self.is_sync() && self.has_no_durable_trace(&entry))
             {
                 continue;
             }
@@ -97,7 +97,7 @@ impl Committer {
 
     /// Returns whether neither a durable record nor the process journal names a slot. Then the
     /// backing device has the earlier data.
-    fn hides_nothing(&self, entry: &Slot) -> bool {
+    fn has_no_durable_trace(&self, entry: &Slot) -> bool {
         let first = || entry.has(FIRST) && self.log.borrow().in_flight(entry.record_at);
         !entry.has(TRACED) || (entry.record_at != NO_RECORD && first())
     }
@@ -111,9 +111,9 @@ impl Committer {
             || (self.unknown.get() && self.map.borrow().has(slot, UNKNOWN))
     }
 
-    /// A failed write's clean granules were to be dropped, but the cache failed before a record
-    /// said so. An older record may make the next process take them for dirty. Until then their
-    /// content is unknown.
+    /// Marks `granules` of a slot as dirty, and the slot as `UNKNOWN`. A write to these clean
+    /// granules failed, and the cache failed before a record could drop them. An older record may
+    /// make the next process take them for dirty, so their content is unknown.
     pub(crate) fn leave_in_doubt(&self, slot: BlockId, granules: u64) {
         self.unknown.set(true);
         self.doubts.set(true);
@@ -132,7 +132,7 @@ impl Committer {
         }
     }
 
-    /// A flush of the metadata device failed: the data is in doubt if it lies on the same device.
+    /// Notes that a flush of the metadata device failed. Data on the same device is in doubt then.
     pub(crate) fn metadata_flush_failed(&self) {
         if self.devices.is_one() {
             self.set_flush_failed();

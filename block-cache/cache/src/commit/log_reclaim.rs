@@ -15,29 +15,32 @@ use crate::map::{LATER, LIVE, Map, NO_RECORD, PENDING};
 /// Windows of the ring.
 const WINDOWS: u64 = 64;
 
-/// Whom a record speaks of.
+/// Subject of a record in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum Subject {
     /// No subject: the record matters only until the records that it supersedes have left the ring.
-    Nobody,
+    Nothing,
     Slot(BlockId),
     Mark(MarkId),
 }
 
-/// Owners in four bytes.
-const NOBODY: u32 = u32::MAX;
+/// Encodings of a subject in four bytes: none, and the flag of a mark. A slot is its own number.
+const NOTHING: u32 = u32::MAX;
 const MARK: u32 = 1 << 31;
 
-/// A part of the ring and whom its records speak of.
+/// A part of the ring, and the subjects of its records.
 #[derive(Debug)]
 struct Window {
-    /// Numbers of its first record and of the one behind its last. All were durable before the
-    /// search began, so that a slot or mark that gets a new record meanwhile counts here no more.
+    /// Number of its first record. All its records were durable before the search began. A slot or
+    /// mark that gets a newer record during the search has none here any more.
     from: u64,
+    /// Number of the record after its last.
     to: u64,
-    owners: Vec<u32>,
-    /// Slots and marks that were looked at.
+    /// Encoded subject of each record.
+    subjects: Vec<u32>,
+    /// Number of slots that the search has visited.
     slots: u32,
+    /// Number of marks that the search has visited.
     marks: u32,
 }
 
@@ -46,22 +49,22 @@ impl Window {
         Self {
             from: 0,
             to: 0,
-            owners: vec![NOBODY; records],
+            subjects: vec![NOTHING; records],
             slots: 0,
             marks: 0,
         }
     }
 
     fn begin(&mut self, from: u64, log: &Log) {
-        let to = from + self.owners.len() as u64;
+        let to = from + self.subjects.len() as u64;
         *self = Self {
             from,
             to: to.min(log.batch()).max(from),
-            owners: std::mem::take(&mut self.owners),
+            subjects: std::mem::take(&mut self.subjects),
             slots: 0,
             marks: 0,
         };
-        self.owners.fill(NOBODY);
+        self.subjects.fill(NOTHING);
     }
 
     /// Returns the index in the window of a place of the ring.
@@ -85,7 +88,7 @@ impl Window {
             if place != NO_RECORD
                 && let Some(index) = self.index(place, log)
             {
-                self.owners[index] = slot;
+                self.subjects[index] = slot;
             }
         }
         let ids = self.marks..marks.numbers().min(self.marks.saturating_add(count));
@@ -94,7 +97,7 @@ impl Window {
             if let Some(place) = marks.record_at(mark).filter(|place| *place != NO_RECORD)
                 && let Some(index) = self.index(place, log)
             {
-                self.owners[index] = mark | MARK;
+                self.subjects[index] = mark | MARK;
             }
         }
     }
@@ -118,12 +121,12 @@ impl Tail {
 
     /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> usize {
-        2 * self.here.owners.len() * size_of::<u32>()
+        2 * self.here.subjects.len() * size_of::<u32>()
     }
 
-    /// Whom the durable record `lsn` speaks of. Asked in ascending order.
-    fn owner(&mut self, lsn: u64, map: &Map, marks: &Marks, log: &Log) -> Owner {
-        let records = u32::try_from(self.here.owners.len()).expect("a part of the ring");
+    /// Returns the subject of the durable record `lsn`. Calls must have ascending `lsn`.
+    fn subject(&mut self, lsn: u64, map: &Map, marks: &Marks, log: &Log) -> Subject {
+        let records = u32::try_from(self.here.subjects.len()).expect("a part of the ring");
         if lsn >= self.here.to {
             if self.next.from == self.here.to && lsn < self.next.to {
                 std::mem::swap(&mut self.here, &mut self.next);
@@ -133,22 +136,22 @@ impl Tail {
             self.here.search(u32::MAX, map, marks, log);
             self.next.begin(self.here.to, log);
         }
-        // All of them, by the time that the tail has passed this window.
+        // So the search of the next window is complete when the tail has passed this one.
         let all = map.numbers().max(marks.numbers());
         self.next.search(all / records + 1, map, marks, log);
-        match self.here.owners[(lsn - self.here.from) as usize] {
-            NOBODY => Owner::Nobody,
-            mark if mark & MARK != 0 => Owner::Mark(mark & !MARK),
-            slot => Owner::Slot(slot),
+        match self.here.subjects[(lsn - self.here.from) as usize] {
+            NOTHING => Subject::Nothing,
+            mark if mark & MARK != 0 => Subject::Mark(mark & !MARK),
+            slot => Subject::Slot(slot),
         }
     }
 }
 
 impl Committer {
-    /// Number of records in use above which the tail is cleaned. It is high, so that most records
-    /// are dead by then. It is low enough that all live records can be logged once more in time.
+    /// Returns the number of records in use above which the tail is cleaned. It is high, so that
+    /// most records are dead by then. It is low enough to log all live records once more in time.
     /// See docs/internals/format/log.md, "Room".
-    fn log_in_use_at_most(&self) -> u64 {
+    fn tail_cleaning_threshold(&self) -> u64 {
         let capacity = self.log.borrow().capacity();
         let slots = u64::from(self.map.borrow().units());
         // A cache of an earlier version may have more marks than are set now.
@@ -159,7 +162,7 @@ impl Committer {
     /// Advances the tail and logs live records once more. First it frees the room that the ring
     /// needs, then it uses the padding of the last unit.
     pub(crate) fn clean_tail(&self, end: u64) {
-        let enough = self.log_in_use_at_most();
+        let enough = self.tail_cleaning_threshold();
         loop {
             let (oldest, place) = {
                 let log = self.log.borrow();
@@ -172,14 +175,14 @@ impl Committer {
                     return;
                 };
                 let mut tail = self.tail.borrow_mut();
-                let owner = tail.owner(lsn, &self.map.borrow(), &self.marks, &log);
+                let subject = tail.subject(lsn, &self.map.borrow(), &self.marks, &log);
                 let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
-                (owner, place)
+                (subject, place)
             };
             match oldest {
-                Owner::Nobody if self.opened_at.get() == place => self.log_open(),
-                Owner::Nobody => {}
-                Owner::Slot(slot) => {
+                Subject::Nothing if self.opened_at.get() == place => self.log_open(),
+                Subject::Nothing => {}
+                Subject::Slot(slot) => {
                     let entry = self.map.borrow().slot(slot);
                     if entry.has(LIVE) && entry.record_at == place {
                         self.map.borrow_mut().set_record(slot, NO_RECORD);
@@ -187,7 +190,7 @@ impl Committer {
                         self.log_slot(slot);
                     }
                 }
-                Owner::Mark(id) => {
+                Subject::Mark(id) => {
                     if self.marks.record_at(id) == Some(place) {
                         self.log_mark(id);
                     }

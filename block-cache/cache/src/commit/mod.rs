@@ -104,10 +104,11 @@ pub(crate) struct Committer {
     /// Whether a flush, or a write with FUA, failed. Data since the last good flush may be lost
     /// then.
     flush_failed: Cell<bool>,
-    /// Some slot is `UNKNOWN`.
+    /// Whether some slot is `UNKNOWN`.
     unknown: Cell<bool>,
-    /// Writes to the data device that have completed, and how many of them are flushed.
+    /// Number of writes to the data device that have completed.
     data_written: Cell<u64>,
+    /// Value of `data_written` that the last good flush covers.
     data_flushed: Cell<u64>,
     stopping: Cell<bool>,
     /// Whether the close is logged: no batch comes after it.
@@ -186,7 +187,7 @@ impl Committer {
         self.done.wake_all();
     }
 
-    /// Serializes flushes of the metadata device, which may be the data device.
+    /// Returns the semaphore of flushes of the metadata device, which may be the data device.
     pub(crate) fn metadata_turn(&self) -> &Semaphore {
         match self.devices.is_one() {
             true => &self.flushing,
@@ -200,7 +201,7 @@ impl Committer {
         &self.flushing
     }
 
-    /// A flush of the data device failed.
+    /// Notes that a flush of the data device failed: data since the last good flush may be lost.
     pub(crate) fn data_flush_failed(&self) {
         self.set_flush_failed();
     }
@@ -210,8 +211,8 @@ impl Committer {
         self.doubts.set(true);
     }
 
-    /// Number of records that the next round must log.
-    pub(crate) fn waited_for(&self) -> usize {
+    /// Returns the number of queued records that the next round must log.
+    pub(crate) fn urgent_records(&self) -> usize {
         self.pending.borrow().len() + self.entries.borrow().len()
     }
 
@@ -450,7 +451,10 @@ impl Committer {
         }
     }
 
-    /// Whether the cache still takes writes.
+    /// Checks that the cache still takes writes.
+    ///
+    /// # Errors
+    /// The failure that stopped the cache.
     pub(crate) fn check_alive(&self) -> Result<()> {
         match self.failure() {
             Some(error) => Err(error),

@@ -29,7 +29,7 @@ pub(crate) struct Later {
     queue: VecDeque<BlockId>,
     /// Number of slots that were ever removed.
     taken: u64,
-    /// How many will have been when those of the timer's last tick are gone.
+    /// Value of `taken` at which all slots that waited at the last tick of the timer are removed.
     due: u64,
 }
 
@@ -52,7 +52,7 @@ impl Later {
     }
 }
 
-/// Gives memory back that a burst took.
+/// Shrinks a queue that is far below its capacity: frees the memory of a burst.
 fn trim(queue: &mut VecDeque<BlockId>) {
     const FEWEST: usize = 1 << 12;
     if queue.capacity() > FEWEST && queue.len() < queue.capacity() / 8 {
@@ -61,7 +61,7 @@ fn trim(queue: &mut VecDeque<BlockId>) {
 }
 
 impl Committer {
-    /// After a round.
+    /// Frees memory of the queues that the last burst of records took. Called after each round.
     pub(crate) fn trim_queues(&self) {
         trim(&mut self.pending.borrow_mut());
         trim(&mut self.later.borrow_mut().queue);

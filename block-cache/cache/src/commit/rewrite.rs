@@ -20,7 +20,7 @@ impl Committer {
     ///
     /// # Errors
     /// The devices' own. The cache has failed then.
-    pub(crate) async fn log_anew(&self) -> Result<()> {
+    pub(crate) async fn rewrite_log(&self) -> Result<()> {
         if planted(Fault::GiveUpUnlogged) {
             self.give_up_log();
             return self.commit().await;

@@ -59,7 +59,7 @@ impl Committer {
             let overdue = self.later.borrow_mut().overdue();
             if overdue {
                 let _ = self.commit_all().await;
-            } else if self.waited_for() > 0 {
+            } else if self.urgent_records() > 0 {
                 let _ = self.commit().await;
             }
         }

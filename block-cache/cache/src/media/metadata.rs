@@ -211,7 +211,7 @@ impl MetadataWatch {
             if let Some(checksums) = &self.checksums {
                 checksums.note_all_changed();
             }
-            self.committer.log_anew().await?;
+            self.committer.rewrite_log().await?;
             let holes = self.present_holes();
             let is_written = |part: Range<u64>| {
                 !(holes.iter()).any(|hole| hole.start < part.end && part.start < hole.end)

@@ -15,10 +15,12 @@ use crate::job::Job;
 use crate::map::{PENDING, REWRITTEN};
 use crate::volume::AttachedVolume;
 
-/// Whether a client's use of a block is new, or noted already.
+/// Whether the replacement policy must still count this access to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
+    /// The access is not counted yet.
     New,
+    /// The access is counted.
     Noted,
 }
 
@@ -50,9 +52,9 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// Puts the record of an acknowledged write where the next process finds it: in the journal, while
-/// the slot still waits for its record. Behind that record an entry would say less than the log
-/// does, and win over it.
+/// Puts an acknowledged write into the process journal, while the slot still waits for its record
+/// in the log. An entry after that record would hold less than the record, and replay would prefer
+/// the entry.
 async fn record_acknowledged(engine: &Engine, slot: BlockId) -> Result<()> {
     debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
     if !engine.committer.journal_dirty(slot) {
@@ -106,7 +108,7 @@ async fn write_data(
     if mark.is_some() {
         engine.tracker.announce(slot).await?;
     }
-    // From here on the slot holds old and new, if this fails.
+    // A failure from here on may leave a mixture of old and new data in the slot.
     engine.committer.check_alive()?;
     let writing = engine.slots.write(volume, slot, start, buf);
     let written = volume.timed(IoDevice::Cache, writing).await;
@@ -114,25 +116,25 @@ async fn write_data(
         && !failed.has_begun
         && !planted(Fault::DirtyUnwritten)
     {
-        // The slot is as it was: a clean granule that is corrupt must not turn dirty. The mark of
-        // its region goes when that is quiet.
+        // The slot is unchanged. Its clean granules stay clean, since one of them may be corrupt.
+        // The mark of the region is removed when the region is idle.
         engine.tracker.note_unwritten(slot);
         return Ok(written.map(|()| false)?);
     }
     if written.is_err() && clean != 0 && !engine.committer.record_is_durable(slot) {
-        // The medium may hold any mixture of old and new, and no record would speak for it: it
-        // goes.
+        // The medium may hold any mixture of old and new data, and no durable record covers these
+        // granules. So they are dropped.
         engine.slots.drop_clean(slot, clean);
-        // A retry would not find them, and so would not drop them.
+        // The drop must be durable now: a retry would not find the granules, nor drop them.
         if let Err(error) = engine.committer.commit().await {
             engine.committer.leave_in_doubt(slot, clean);
             return Err(error);
         }
     } else {
-        // After an error what was clean is not any more, for the same reason, and the mark says so.
-        // If corruption was the error, the corrupt data has been dropped. If a flush failed
-        // meanwhile, the clean granules of the slot have been dropped. But the next process takes
-        // the write for dirty if it arrived. So no read may say that it did not.
+        // After an error the clean granules turn dirty, too: the medium may hold a mixture. The
+        // durable mark makes the next process take them for dirty. Granules that were dropped as
+        // corrupt stay dropped. Granules that a failed flush dropped turn dirty: no read may return
+        // older data than the next process finds.
         let turned = match written.is_ok() {
             true => touched,
             false if engine.committer.is_in_doubt(slot) => clean,

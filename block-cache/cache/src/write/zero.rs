@@ -33,7 +33,8 @@ const LOOKS: u32 = 4096;
 /// Number of slots that are visited before other tasks have their turn.
 const SLOTS: usize = 1 << 16;
 
-/// Discards a range (`unmap` is none) or makes it read as zeroes.
+/// Makes `len` bytes at byte `offset` read as zeroes, or discards them if `unmap` is `None`. With
+/// `Some(true)`, their space may be freed. With `durable`, the change is durable on return.
 pub(crate) async fn zero(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -64,7 +65,7 @@ async fn chunk_end(engine: &Engine, volume: &AttachedVolume, bytes: Range<u64>) 
     }
 }
 
-/// The regions of a range that have a block, in order, the first so many.
+/// Returns the first `most` regions of a range that have a cached block, in ascending order.
 async fn cached_regions(
     engine: &Engine,
     volume: &AttachedVolume,
@@ -204,7 +205,7 @@ async fn zero_cached(
     }
 }
 
-/// Drops what is clean. Returns whether a record may speak of it.
+/// Drops the clean granules of a piece. Returns whether a record may call one of them valid.
 fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
     let touched = engine.geometry.touched(piece);
     let before = engine.map.borrow().slot(slot);
@@ -216,7 +217,7 @@ fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
     touched & before.valid & !before.dirty != 0 && before.has(TRACED)
 }
 
-/// Zeroes what is dirty in place. Returns whether anything is.
+/// Writes zeroes over the dirty granules of a piece, in place. Returns whether there are any.
 async fn zero_dirty(
     engine: &Rc<Engine>,
     volume: &AttachedVolume,

@@ -301,7 +301,7 @@ impl Running {
         let forget = async |volume: &str| {
             let name = volume.to_owned();
             let noted =
-                engine.ask(move |engine| async move { engine.stack.note_disk(&name).await });
+                engine.ask(move |engine| async move { engine.stack.clear_disk_gap(&name).await });
             noted.await?
         };
         disks::attach_all(disks, gap, attach, forget).await

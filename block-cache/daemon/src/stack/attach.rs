@@ -10,10 +10,11 @@ use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::{Stop, rt};
 use forebay_volume::Volume;
 
-use super::attaching::Met;
+use super::attaching::PlannedAttach;
 use super::backing::{judge_identity, shared_bytes, warning_of};
 use super::cache::OpenCache;
 use super::claiming::Claiming;
+use super::fence::{Failure, fence_after};
 use super::transit::Start;
 use super::uncached::Uncached;
 use super::watched::Watched;
@@ -56,6 +57,11 @@ impl Stack {
             (odd.into_iter().chain(unnamed)).chain(warning_of(config, volume, &backing).await)
         {
             tracing::warn!("{warning}");
+        }
+        if let Some(objects) = objects.as_ref().filter(|objects| objects.is_served) {
+            let record = self.state.load(name)?;
+            let older = objects.refuse_older(name, record).await;
+            older.context(|| place_of_volume(config, volume))?;
         }
         let former = self.others(name, &backing).await?;
         let claiming = Claiming::of(objects, &former).await;
@@ -125,6 +131,9 @@ impl Stack {
             remembering: Semaphore::new(1),
         });
         self.volumes.borrow_mut().push(Rc::clone(&served));
+        if let Some(failure) = self.failure_of(&served.backing) {
+            rt::spawn(fence_after(failure, Rc::downgrade(&served)));
+        }
         let Some((opening, meeting)) = attached.behind else {
             return match cache {
                 Some(cache) => {
@@ -137,7 +146,7 @@ impl Stack {
         let (own, all) = (Promise::new(), self.attached.clone());
         (self.behind.borrow_mut()).push((volume.name.clone(), own.clone()));
         rt::spawn(async move {
-            let met = meeting.meet_behind(&served, fallback).await;
+            let met = meeting.attach_in_background(&served, fallback).await;
             let met = met.map_err(in_place);
             own.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
             if let (Err(error), true) = (&met, all.is_set())
@@ -150,6 +159,13 @@ impl Stack {
             opening.hand_over(met.and_then(|device| all.map(|()| device)));
         });
         Ok(())
+    }
+
+    /// Returns how a backing device fails for good, if another machine can take it over.
+    fn failure_of(&self, backing: &str) -> Option<Failure> {
+        let devices = self.devices.borrow();
+        let device = devices.iter().find(|device| device.name == backing)?;
+        device.failure.clone()
     }
 
     /// Serves volumes in object storage after all others. All volumes are checked before the first
@@ -305,7 +321,7 @@ impl Stack {
         claiming: Option<Claiming>,
         wishes: &Wishes,
         stop: &Stop,
-    ) -> Result<Met> {
+    ) -> Result<PlannedAttach> {
         let others = self.others(&volume.name, &backing).await?;
         let renamed = Self::renamed(&volume.name, &others, cache.id, wishes)?;
         cache.check_mode(&volume.name, volume.mode)?;
@@ -353,7 +369,7 @@ impl Stack {
             adopt: wishes.adopt.contains(&volume.name),
             ..VolumeOptions::new(volume.mode.into())
         };
-        Ok(Met {
+        Ok(PlannedAttach {
             state: Arc::clone(&self.state),
             cache: Rc::clone(cache),
             name: volume.name.clone(),
@@ -426,7 +442,7 @@ fn in_place(place: &str, cache: Option<&OpenCache>, error: Error) -> Error {
 
 /// Way to serve a volume.
 pub(super) enum Way {
-    Cached(Box<Met>),
+    Cached(Box<PlannedAttach>),
     Without(Box<Uncached>),
 }
 

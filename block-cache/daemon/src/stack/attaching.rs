@@ -18,12 +18,12 @@ use crate::state::{CacheId, Record, StateDirectory};
 pub(super) struct Attached {
     pub(super) device: Rc<dyn BlockDevice>,
     pub(super) record: Record,
-    /// Attach to complete once the cache is open, if it is not.
-    pub(super) behind: Option<(Rc<OpeningVolume>, Met)>,
+    /// Device that serves the volume until the cache is open, and the attach to complete then.
+    pub(super) behind: Option<(Rc<OpeningVolume>, PlannedAttach)>,
 }
 
-/// A volume that may be attached to its cache.
-pub(super) struct Met {
+/// A checked volume with the plan of its attach.
+pub(super) struct PlannedAttach {
     pub(super) state: Arc<StateDirectory>,
     pub(super) cache: Rc<OpenCache>,
     pub(super) name: String,
@@ -38,10 +38,10 @@ pub(super) struct Met {
     pub(super) stop: Stop,
 }
 
-impl Met {
+impl PlannedAttach {
     /// Attaches the volume, or serves it while its cache is being opened.
     pub(super) async fn attach(self) -> Result<Attached> {
-        let opens_later = self.claiming.is_none() && !self.cache.opens_soon().await;
+        let opens_later = self.claiming.is_none() && !self.cache.wait_briefly().await;
         let opening = match opens_later {
             false => None,
             true => OpeningVolume::new(
@@ -62,7 +62,7 @@ impl Met {
             });
         }
         Ok(Attached {
-            device: self.meet().await?,
+            device: self.attach_when_open().await?,
             record: self.plan.after,
             behind: None,
         })
@@ -103,7 +103,7 @@ impl Met {
 
     /// Attaches the volume once the cache is open, and stores the new record in the state
     /// directory.
-    async fn meet(&self) -> Result<Rc<dyn BlockDevice>> {
+    async fn attach_when_open(&self) -> Result<Rc<dyn BlockDevice>> {
         let opened = self.cache.opened_unless_stopped(&self.stop).await?;
         self.cache.room.acquire(1).await;
         let attached = self.attach_with_room(&opened.cache).await;
@@ -114,7 +114,9 @@ impl Met {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "the cache raised the epoch to {raised:?} and not to {}; report this",
+                    "the cache has epoch {} of the volume after the attach, not {}\n    \
+                     help: report this as a bug of Forebay",
+                    raised.unwrap_or(0),
                     self.plan.after.epoch
                 ),
             ));
@@ -177,13 +179,13 @@ impl Met {
         self.store(self.plan.before).await
     }
 
-    /// As [`Met::meet`], for a volume that is being served.
-    pub(super) async fn meet_behind(
+    /// As [`PlannedAttach::attach_when_open`], for a volume that is being served.
+    pub(super) async fn attach_in_background(
         &self,
         served: &Rc<Served>,
         fallback: Fallback,
     ) -> Result<Rc<dyn BlockDevice>> {
-        let device = self.meet().await?;
+        let device = self.attach_when_open().await?;
         served.record.set(self.plan.after);
         let opened = self.cache.opened().await?;
         degraded::accept(Arc::clone(&self.state), &opened.cache, served, fallback)?;

@@ -344,8 +344,9 @@ impl OpenCache {
         unless_stopped(stop, "the cache to be opened from its log", self.opened()).await?
     }
 
-    /// Waits a short time. Returns whether the cache was open or had failed by then, as most are.
-    pub(super) async fn opens_soon(&self) -> bool {
+    /// Waits until [`SOON`] after the beginning of the opening. Returns whether the opening has
+    /// ended by then, with success or failure.
+    pub(super) async fn wait_briefly(&self) -> bool {
         while !self.opened.is_set() && self.began.elapsed() < SOON {
             rt::sleep(Duration::from_millis(1)).await;
         }
@@ -353,7 +354,7 @@ impl OpenCache {
     }
 
     /// Returns the cache if it is open.
-    pub(super) fn now(&self) -> Option<Rc<Opened>> {
+    pub(super) fn if_open(&self) -> Option<Rc<Opened>> {
         self.opened.now()?.ok()
     }
 
@@ -361,7 +362,7 @@ impl OpenCache {
     /// is being opened, these are all that it knows. If volumes of this start need their places,
     /// the list is empty, since it is unknown which ones the cache will forget.
     pub(super) fn idle_volumes(&self) -> Vec<String> {
-        if let Some(opened) = self.now() {
+        if let Some(opened) = self.if_open() {
             let idle = opened.cache.idle_volumes().into_iter();
             return idle.map(|idle| idle.name).collect();
         }

@@ -213,7 +213,7 @@ impl Stack {
                 },
             );
         }
-        result = result.and(self.check_there(None));
+        result = result.and(self.check_not_removed(None));
         self.volumes.take();
         let devices = self.devices.take();
         let closing = (devices.into_iter()).map(|watched| self.close_device(watched, until));
@@ -276,7 +276,7 @@ impl Stack {
     /// Records which volumes have dirty data in the closed cache.
     async fn note_closed(&self, volumes: &[Rc<Served>], dirty: &DirtyBytes) -> Result<()> {
         let mut result = Ok(());
-        let opened = self.cache.as_ref().and_then(|cache| cache.now());
+        let opened = self.cache.as_ref().and_then(|cache| cache.if_open());
         for served in volumes.iter().filter(|served| served.cached) {
             let name = &served.config.name;
             let forgotten = served.leaving.get()

@@ -37,7 +37,7 @@ impl Stack {
     /// Returns the dirty data of one volume, or of all, bytes.
     #[must_use]
     pub fn dirty_bytes(&self, name: Option<&str>) -> u64 {
-        let Some(opened) = self.cache.as_ref().and_then(|cache| cache.now()) else {
+        let Some(opened) = self.cache.as_ref().and_then(|cache| cache.if_open()) else {
             return 0;
         };
         let stats = opened.cache.stats();
@@ -48,15 +48,17 @@ impl Stack {
             .sum()
     }
 
-    /// Writes back the dirty data of one volume, or of all. Returns a description of the result.
+    /// Writes back the dirty data of one volume, or of all. Makes all acknowledged writes durable
+    /// in the backing device. Returns a description of the result.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume. An error of the backing device; the data stays dirty then.
+    /// `NotFound` for an unknown volume. An error of the backing device. Data that could not be
+    /// written back stays dirty.
     pub async fn write_back(&self, name: Option<&str>) -> Result<String> {
         if let Some(name) = name {
             let served = self.served(name)?;
             if !served.cached {
-                self.check_there(Some(name))?;
+                self.check_not_removed(Some(name))?;
                 served.device.flush().await?;
                 return Ok(format!(
                     "volume {name:?} has no cache; its device is flushed"
@@ -64,11 +66,12 @@ impl Stack {
             }
         }
         self.ready().await?;
-        self.check_there(name)?;
+        self.check_not_removed(name)?;
         let before = human_bytes(self.dirty_bytes(name));
         if let Some(cache) = &self.cache {
             cache.opened().await?.cache.write_back(name).await?;
         }
+        self.flush_devices(name).await?;
         Ok(match (name, self.unserved()) {
             (Some(name), _) => format!("wrote {before} of volume {name:?} back"),
             (None, None) => format!("wrote {before} of all volumes back"),
@@ -76,6 +79,24 @@ impl Stack {
                 format!("wrote {before} of all volumes that are served back; {unserved}")
             }
         })
+    }
+
+    /// Flushes the backing device of one volume, or of all. Writes that bypassed the cache may be
+    /// in a volatile cache there, or in the memory of this process.
+    ///
+    /// # Errors
+    /// The first error, after all flushes.
+    async fn flush_devices(&self, name: Option<&str>) -> Result<()> {
+        let volumes = self.volumes.borrow().clone();
+        let mut outcome = Ok(());
+        for served in volumes {
+            if name.is_none_or(|name| served.config.name == name) {
+                let flushed = served.device.flush().await;
+                outcome =
+                    outcome.and(flushed.context(|| format!("volume {:?}", served.config.name)));
+            }
+        }
+        outcome
     }
 
     /// Changes a volume's mode. Returns a description of the result.
@@ -128,7 +149,7 @@ impl Stack {
                         help: add a [cache], and restart the daemon";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
-        let Some(opened) = cache.now() else {
+        let Some(opened) = cache.if_open() else {
             let what = "the cache is being opened\n\
                         help: repeat the command when it is open (`forebay status`)";
             return Err(Error::new(ErrorKind::Busy, what));
@@ -176,9 +197,12 @@ impl Stack {
         Ok(Detaching(served))
     }
 
-    /// Refuses if a file under the cache, or under `volume` or any volume, was removed: data
-    /// written there ends with this process.
-    pub(super) fn check_there(&self, volume: Option<&str>) -> Result<()> {
+    /// Checks that no file under the cache or under `volume` was removed. `None` stands for all
+    /// volumes. Data in a removed file is lost when this process ends.
+    ///
+    /// # Errors
+    /// `Lost` for a removed file, `NotFound` for an unknown volume.
+    pub(super) fn check_not_removed(&self, volume: Option<&str>) -> Result<()> {
         let backing = match volume {
             Some(name) => Some(self.served(name)?.backing.clone()),
             None => None,
@@ -190,7 +214,7 @@ impl Stack {
         devices
             .iter()
             .filter(concerned)
-            .try_for_each(Watched::check_there)
+            .try_for_each(Watched::check_not_removed)
     }
 
     /// Stops serving a volume, writes back all of its dirty data and removes it from the cache.
@@ -203,7 +227,7 @@ impl Stack {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
         self.ready().await?;
-        self.check_there(Some(name))?;
+        self.check_not_removed(Some(name))?;
         let opened = cache.opened().await?;
         let before = human_bytes(self.dirty_bytes(Some(name)));
         // Most dirty data is written back while clients are still served.

@@ -45,9 +45,9 @@ pub(super) async fn open(
         Some(target) => unless_stopped(start.stop, target, remote(config, name)).await??,
         None => None,
     };
-    let (remote, objects) = match remote {
-        Some(connected) => (Some(connected.device), connected.objects),
-        None => (None, None),
+    let (remote, objects, failure) = match remote {
+        Some(connected) => (Some(connected.device), connected.objects, connected.failure),
+        None => (None, None, None),
     };
     let opening = start.stop.wait_for(format!("device {name:?} to be opened"));
     let Opened {
@@ -58,7 +58,7 @@ pub(super) async fn open(
         ..
     } = open_stack(config, name, Purpose::Serve(start), remote)?;
     drop(opening);
-    if !keeps_slots(config, name) {
+    if !needs_no_slot_check(config, name) {
         let entry = config.device(name);
         let info = device.info();
         transit::refuse_if_left_in(start.state.path(), &info)
@@ -76,6 +76,7 @@ pub(super) async fn open(
     Ok(Watched {
         presence: leaf.and_then(|path| Presence::of(path)),
         objects,
+        failure,
         name: name.to_owned(),
         role,
         what,
@@ -115,8 +116,9 @@ pub(crate) async fn open_to_look(
     Ok(open_stack(config, name, Purpose::Look { mend }, remote)?.device)
 }
 
-/// Whether opening the device checks slots over its medium, or the medium can have none.
-pub(crate) fn keeps_slots(config: &Config, name: &str) -> bool {
+/// Whether slots over the medium of device `name` need no separate check. The open of a transit
+/// cache checks them, and memory can have none.
+pub(crate) fn needs_no_slot_check(config: &Config, name: &str) -> bool {
     let of = |entry: &Device| {
         matches!(
             entry.kind,

@@ -129,7 +129,7 @@ impl Stack {
         let cache = (cache.id, cache.epoch_of(&volume.name));
         let place = || place_of_volume(config, volume);
         let attach = decided(config, volume, (backing, None), Some(cache), adopt).context(place)?;
-        let opened = self.cache.as_ref().and_then(|cache| cache.now());
+        let opened = self.cache.as_ref().and_then(|cache| cache.if_open());
         if let (Some(attach), Some(opened)) = (attach, opened) {
             let options = VolumeOptions {
                 discard_stale_dirty: wishes.discard_stale_dirty.contains(&volume.name),

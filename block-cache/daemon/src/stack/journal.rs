@@ -176,7 +176,7 @@ fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
     let Some(left) = journal::Journal::recover(memory, other, &boot_id()?) else {
         return Ok(());
     };
-    // Its cache was not closed, or the file would be gone, and refuses to open without it.
+    // A close of its cache would have removed the file. That cache does not open without it.
     let content = match left.poisoned || !left.entries.is_empty() || left.damaged > 0 {
         true => "holds acknowledged writes of",
         false => "belongs to",
@@ -211,8 +211,8 @@ pub(crate) fn foresee(configured: Option<&Path>, whose: &JournalOwner) -> Result
     }
 }
 
-/// Creates a file that names this cache as its owner at once, should this process die before the
-/// journal in it is written.
+/// Creates a file of `len` bytes at `path` that names the cache `uuid` as its owner. So the file
+/// has an owner even if this process dies before it writes the journal.
 fn place(path: &Path, len: usize, uuid: &[u8; 16]) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".forebay-new");

@@ -12,6 +12,7 @@ mod control;
 mod copies;
 mod degraded;
 mod devices;
+mod fence;
 mod file_size;
 mod foresee;
 pub(crate) mod forget;
@@ -54,7 +55,7 @@ pub(crate) use cache::recovery::{log_losses, lost_with};
 pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, error_of_opening, read_superblock};
 pub(crate) use close::CLOSE;
 pub(crate) use copies::{Places, has_twin_at, place_of, place_of_path, refuse_copy};
-pub(crate) use devices::{keeps_slots, odd_end, open_path, open_to_look};
+pub(crate) use devices::{needs_no_slot_check, odd_end, open_path, open_to_look};
 pub(crate) use foresee::{
     foresee_attach, foresee_records, options_of, place_of_volume, refuse_all,
 };
@@ -62,6 +63,7 @@ pub(crate) use formatted::{
     check_block_sizes, check_checksums, check_dirty_tracking, warning_of_few,
 };
 pub(crate) use lines::open_metadata;
+pub(crate) use object::refuse_new;
 pub(crate) use offload::offload;
 pub(crate) use presence::LOOK;
 pub(crate) use remains::{Remains, unreadable};
@@ -130,8 +132,9 @@ struct Served {
     record: Cell<Record>,
     /// Whether the cache is removing the volume.
     leaving: Cell<bool>,
-    /// Whether a detach has begun, and whether it is in progress. The exports are withdrawn then.
+    /// Whether a detach has withdrawn its exports. They stay withdrawn if the detach fails.
     is_unexported: Cell<bool>,
+    /// Whether a detach is in progress.
     is_detaching: Cell<bool>,
     /// Serializes changes of the record.
     remembering: Semaphore,
@@ -295,8 +298,8 @@ impl Stack {
         offload(move || state.disk_gap(&name)).await
     }
 
-    /// Waits likewise. Returns the generation by which virtual machines know that no write is
-    /// missing.
+    /// Waits until a volume is attached. Returns the generation by which virtual machines know that
+    /// no acknowledged write is missing.
     ///
     /// # Errors
     /// As [`Stack::disk_gap`].
@@ -310,9 +313,9 @@ impl Stack {
     ///
     /// # Errors
     /// The error of the state directory.
-    pub async fn note_disk(&self, volume: &str) -> Result<()> {
+    pub async fn clear_disk_gap(&self, volume: &str) -> Result<()> {
         let (state, name) = (Arc::clone(&self.state), volume.to_owned());
-        offload(move || state.note_disk(&name)).await
+        offload(move || state.clear_disk_gap(&name)).await
     }
 
     /// Returns the memory that the configuration needs with the present cache.

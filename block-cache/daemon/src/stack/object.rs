@@ -13,7 +13,9 @@ use forebay_object::{Id, ObjectVolume, Options, Times, list_snapshots};
 use forebay_terminal::size::{human_bytes, human_duration};
 
 use super::Stack;
+use super::fence::Failure;
 use crate::config::device::{Consumption, ObjectSettings, Prices};
+use crate::state::Record;
 use crate::status::ObjectStatus;
 
 /// Time without an answer until a look fails.
@@ -86,6 +88,32 @@ pub(super) async fn open(settings: &ObjectSettings, access: Access) -> Result<Op
     }
 }
 
+/// Refuses to create a volume in place of one that the state directory knows. `record` is that of
+/// the volume `name`, which is served from it.
+///
+/// # Errors
+/// `NotFound`.
+pub(crate) fn refuse_new(
+    name: &str,
+    settings: &ObjectSettings,
+    record: Option<Record>,
+) -> Result<()> {
+    match record.is_some_and(|record| record.writers.is_known()) {
+        true => Err(empty(name, &settings.to_string())),
+        false => Ok(()),
+    }
+}
+
+/// Error of an empty folder whose volume the state directory knows.
+fn empty(name: &str, folder: &str) -> Error {
+    let what = format!(
+        "{folder} is empty, and the volume was served from object storage before\n    \
+         help: mount its file system, or correct `url`; for a new volume, remove {name}.epoch from \
+         the state directory"
+    );
+    Error::new(ErrorKind::NotFound, what)
+}
+
 impl OpenObjects {
     /// Becomes the writer `id` of a volume that is served, and creates a new one.
     ///
@@ -100,6 +128,42 @@ impl OpenObjects {
             tracing::info!("{}: a volume of {size} is created", info.name);
         }
         Ok(())
+    }
+
+    /// Returns how the volume fails for good.
+    pub(super) fn failure(&self) -> Failure {
+        let volume = Rc::clone(&self.volume);
+        Rc::new(move || volume.failure())
+    }
+
+    /// Refuses a volume that lacks the last claim of this state directory: the folder is an older
+    /// copy, or another one. `name` and `record` are those of the volume that is served from it.
+    ///
+    /// # Errors
+    /// `Lost`, or `NotFound` for an empty folder. The error of the store.
+    pub(super) async fn refuse_older(&self, name: &str, record: Option<Record>) -> Result<()> {
+        let Some(record) = record.filter(|record| record.writers.is_known()) else {
+            return Ok(());
+        };
+        let info = self.volume.info();
+        if self.volume.is_new() {
+            return Err(empty(name, &info.name));
+        }
+        let is_same = record.backing.is_same_as(info.identity);
+        if !is_same || record.writers.is_full() {
+            return Ok(());
+        }
+        let is_known = |writer| record.writers.has(writer);
+        if self.volume.has_writer(is_known).await? {
+            return Ok(());
+        }
+        let what = format!(
+            "{} is older than the last writes of this daemon: DATA IS LOST\n    \
+             help: restore the newest copy of the folder; to serve this one, remove {name}.epoch \
+             from the state directory",
+            info.name
+        );
+        Err(Error::new(ErrorKind::Lost, what))
     }
 
     /// Returns statistics of the device `name`, which it is.

@@ -19,7 +19,9 @@ pub(crate) async fn offload<T: Send + 'static>(
             // The receiver may be gone.
             let _ = sender.send(work());
         })?;
-    receiver
-        .await
-        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "a helper thread died")))
+    receiver.await.unwrap_or_else(|_| {
+        let what = "a thread for work on files ended without a result\n    \
+                        help: see the log for its panic, and report that as a bug of Forebay";
+        Err(Error::new(ErrorKind::Io, what))
+    })
 }

@@ -8,14 +8,18 @@ use forebay_device::nbd::{self, NbdDevice};
 use forebay_device::nvme_tcp::{NvmeTcpDevice, Uri};
 use forebay_device::rbd::{Access, RbdDevice};
 
+use super::fence::Failure;
 use super::object::{self, OpenObjects};
 use crate::config::{Config, DeviceKind};
+use crate::state::Record;
 
 /// A remote device that is connected.
 pub(crate) struct Connected {
     pub(crate) device: Rc<dyn BlockDevice>,
     /// The volume in object storage that it is.
     pub(super) objects: Option<OpenObjects>,
+    /// Whether another machine has taken it over, if that is possible.
+    pub(super) failure: Option<Failure>,
 }
 
 impl Connected {
@@ -27,6 +31,17 @@ impl Connected {
         match self.objects.as_ref().filter(|it| !it.is_snapshot) {
             Some(objects) => Ok(objects.volume.last_writer().await?.map(|it| it.id)),
             None => Ok(None),
+        }
+    }
+
+    /// Refuses a volume in object storage that is older than this record of the volume `name`.
+    ///
+    /// # Errors
+    /// As [`OpenObjects::refuse_older`].
+    pub(crate) async fn refuse_older(&self, name: &str, record: Option<Record>) -> Result<()> {
+        match self.objects.as_ref().filter(|it| !it.is_snapshot) {
+            Some(objects) => objects.refuse_older(name, record).await,
+            None => Ok(()),
         }
     }
 }
@@ -61,6 +76,7 @@ pub(super) async fn remote(config: &Config, name: &str) -> Result<Option<Connect
 /// # Errors
 /// The error of the connection or of the file with secrets; `ReadOnly` if the device is read-only.
 pub(crate) async fn connect(kind: &DeviceKind, access: Access) -> Result<Option<Connected>> {
+    let mut failure: Option<Failure> = None;
     let (device, read_only): (Rc<dyn BlockDevice>, bool) = match kind {
         DeviceKind::NvmeTcp { uri, secrets } => {
             let device = connect_namespace(uri, secrets.as_deref()).await?;
@@ -77,12 +93,18 @@ pub(crate) async fn connect(kind: &DeviceKind, access: Access) -> Result<Option<
             (device, read_only)
         }
         // Only read-only volumes may be on a snapshot, as the configuration was checked.
-        DeviceKind::Rbd(address) => (RbdDevice::open(address, access).await?, false),
+        DeviceKind::Rbd(address) => {
+            let device = RbdDevice::open(address, access).await?;
+            let image = Rc::clone(&device);
+            failure = Some(Rc::new(move || image.failure()));
+            (device, false)
+        }
         // As for an image.
         DeviceKind::Object(settings) => {
             let opened = object::open(settings, access).await?;
             return Ok(opened.map(|objects| Connected {
                 device: objects.volume.clone(),
+                failure: Some(objects.failure()),
                 objects: Some(objects),
             }));
         }
@@ -99,6 +121,7 @@ pub(crate) async fn connect(kind: &DeviceKind, access: Access) -> Result<Option<
     Ok(Some(Connected {
         device,
         objects: None,
+        failure,
     }))
 }
 

@@ -198,8 +198,8 @@ fn is_transit(entry: &Device) -> bool {
 }
 
 /// Returns the part of a device's description that determines its slots: identity and block size.
-/// Reads it without a lock. Returns `None` for memory of the process, whose slots have no file, and
-/// for a file that cannot be opened.
+/// Reads it without a lock. Returns `None` for memory of the process, whose slots have no file. A
+/// path that cannot be opened as a file gets a description without an identity.
 async fn look(config: &Config, under: &[&Device]) -> Result<Option<DeviceInfo>> {
     let Some(leaf) = under.last() else {
         return Ok(None);

@@ -20,7 +20,7 @@ impl Stack {
                         help: add a [cache] to the configuration, and restart the daemon";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
-        cache.now().ok_or_else(|| {
+        cache.if_open().ok_or_else(|| {
             let what = "the cache is being opened\n\
                         help: repeat the command when it is open (`forebay status`)";
             Error::new(ErrorKind::Busy, what)

@@ -29,7 +29,7 @@ impl Stack {
     /// Checks whether a device of the cache was truncated since the last check. Returns whether the
     /// cache reports a truncation.
     pub async fn look_for_cut(&self) -> bool {
-        match self.cache.as_ref().and_then(|cache| cache.now()) {
+        match self.cache.as_ref().and_then(|cache| cache.if_open()) {
             Some(opened) => opened.cache.look_for_cut().await,
             None => false,
         }
@@ -79,7 +79,7 @@ impl Stack {
         let slots = transits.filter_map(OpenTransit::trouble);
         let cache = self.cache.as_ref();
         let journal = cache.and_then(|cache| cache.journal_trouble());
-        let opened = cache.and_then(|cache| cache.now());
+        let opened = cache.and_then(|cache| cache.if_open());
         let cut = opened.and_then(|opened| opened.cache.metadata_trouble());
         let cut = cut.map(|error| error.report());
         files.chain(slots).chain(journal).chain(cut).collect()
@@ -101,7 +101,7 @@ impl Stack {
     /// Returns the present status, without the fields about the process.
     #[must_use]
     pub fn status(&self) -> Status {
-        let opened = self.cache.as_ref().and_then(|cache| cache.now());
+        let opened = self.cache.as_ref().and_then(|cache| cache.if_open());
         let stats = opened.as_ref().map(|opened| opened.cache.stats());
         let served = self.volumes.borrow();
         let idle = (opened.as_ref()).map_or_else(Vec::new, |opened| opened.cache.idle_volumes());

@@ -8,6 +8,7 @@ use forebay_device::counted::Counters;
 use forebay_io::file::Faults;
 use forebay_transit::Transit;
 
+use super::fence::Failure;
 use super::object::OpenObjects;
 use super::presence::{Absence, Presence};
 use super::transit::OpenTransit;
@@ -28,6 +29,8 @@ pub(super) struct Watched {
     pub(super) presence: Option<Presence>,
     /// Volume in object storage under it, if it is one.
     pub(super) objects: Option<OpenObjects>,
+    /// Whether another machine has taken it over, if that is possible.
+    pub(super) failure: Option<Failure>,
     /// Transit caches over it, from the bottom up.
     pub(super) transits: Vec<OpenTransit>,
 }
@@ -46,8 +49,11 @@ impl Watched {
         withheld.find_map(OpenTransit::withheld_in_words)
     }
 
-    /// Refuses to report data as safe if it is on a removed file.
-    pub(super) fn check_there(&self) -> Result<()> {
+    /// Checks that the file under it was not removed, before data there is reported as safe.
+    ///
+    /// # Errors
+    /// `Lost` if the file was removed.
+    pub(super) fn check_not_removed(&self) -> Result<()> {
         // This call detects the removal.
         let _ = self.device.info();
         let what = || format!("device {:?} ({})", self.name, self.role);
@@ -69,16 +75,20 @@ impl Watched {
     /// Returns whether a file of the cache was removed. Closing the cache must not change such a
     /// file: a copy made of it would be an earlier state.
     pub(super) fn is_removed_cache(&self) -> bool {
-        self.role != "backing" && self.check_there().is_err()
+        self.role != "backing" && self.check_not_removed().is_err()
     }
 
     fn absence(&self) -> Option<Absence> {
         self.presence.as_ref().and_then(Presence::known_absence)
     }
 
-    /// Describes the absence of the file under it from its path, with the remedy. A removed file
-    /// among its faults is reported there instead.
+    /// Describes its failure for good, or the absence of the file under it from its path, with the
+    /// remedy. A removed file among its faults is reported there instead.
     pub(super) fn trouble(&self) -> Option<String> {
+        if let Some(error) = self.failure.as_ref().and_then(|failure| failure()) {
+            let error = error.report();
+            return Some(format!("device {:?} ({}): {error}", self.name, self.role));
+        }
         let absence = self.absence()?;
         if self.faults.removed().is_some() {
             return None;

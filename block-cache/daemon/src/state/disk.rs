@@ -34,7 +34,7 @@ impl Disk {
     pub(super) fn unknown() -> Self {
         let mut disk = Self {
             generation: String::new(),
-            gap: "nothing is remembered of it here".into(),
+            gap: "the state directory has no record of it".into(),
         };
         disk.renew();
         disk

@@ -190,13 +190,14 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
     Some(record)
 }
 
-/// Returns the number after `key`, or zero if there is no such line.
+/// Returns the number after `key`, or zero if the file ends before this line. Returns `None` if the
+/// line has another key or no number.
 fn number(line: Option<&str>, key: &str) -> Option<u64> {
     line.map_or(Some(0), |line| line.strip_prefix(key)?.parse().ok())
 }
 
 /// Returns the records of volumes other than `volume` that were served from this backing device, a
-/// part of it, or a medium that contains it. `bytes` is the size of the device.
+/// part of it, or a medium that contains it. `backing_bytes` is the size of the device.
 pub(super) fn others(
     directory: &Path,
     volume: &str,

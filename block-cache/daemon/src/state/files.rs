@@ -18,7 +18,7 @@ pub(crate) const MOVE_AWAY: &str =
 
 /// Ends of the names of files that hold records, and of their new contents before they replace
 /// them.
-const ENDS: [&str; 12] = [
+const ENDS: [&str; 13] = [
     ".epoch",
     ".disk",
     ".ranges",
@@ -28,6 +28,7 @@ const ENDS: [&str; 12] = [
     ".abandoned",
     ".transit",
     ".generation",
+    ".capacity",
     ".size",
     ".new",
     ".cache",

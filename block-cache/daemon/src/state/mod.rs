@@ -442,8 +442,8 @@ impl StateDirectory {
     }
 
     /// Records durably that a volume may lack acknowledged writes. For users of its block device,
-    /// `device` is the reason, valid until [`StateDirectory::note_disk`]. For virtual machines the
-    /// loss is permanent.
+    /// `device` is the reason, valid until [`StateDirectory::clear_disk_gap`]. For virtual machines
+    /// the loss is permanent.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -465,7 +465,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// The error of the operating system.
-    pub fn note_disk(&self, volume: &str) -> Result<()> {
+    pub fn clear_disk_gap(&self, volume: &str) -> Result<()> {
         let mut disk = disk::load(&self.path, volume)?.unwrap_or_else(disk::Disk::unknown);
         disk.gap.clear();
         disk::store(&self.path, volume, &disk)

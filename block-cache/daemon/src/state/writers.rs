@@ -31,6 +31,13 @@ impl Writers {
         self.0[0].is_some()
     }
 
+    /// Whether there is no room for another one. Then the last one that has claimed the volume may
+    /// be missing.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.0[RECORDED - 1].is_some()
+    }
+
     /// Whether this is one of them.
     #[must_use]
     pub fn has(&self, id: [u8; 16]) -> bool {

@@ -277,3 +277,130 @@ fn older_data_of_a_transit_cache_is_not_sent_on() {
     check_others(&mut first.connect(), 0..16);
     daemon.terminate();
 }
+
+/// Waits until all requests of clients fail.
+fn await_fence(nbd: &mut Nbd) {
+    let began = Instant::now();
+    while nbd.read(0, 4096).expect("an answer").is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it is served");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_fenced_daemon_serves_nothing_from_its_cache() {
+    for mode in ["wt", "wb"] {
+        let (first, second, _) = two(&format!("object-hits-{mode}"), mode);
+        let stale = first.serve(&[]);
+        let mut nbd = first.connect();
+        write_blocks(&mut nbd, 0..16);
+        first.ok(&["flush", "db"]);
+        let daemon = second.serve(&[]);
+        write_others(&mut second.connect(), 0..16);
+        // The first daemon learns of it by its next object.
+        let _ = nbd.write(0, &crate::block(300)).expect("an answer");
+        assert!(!first.run(&["flush", "db"]).status.success());
+        await_fence(&mut nbd);
+        assert_ne!(nbd.write(0, &crate::block(301)).expect("an answer"), 0);
+        assert_ne!(nbd.flush().expect("an answer"), 0);
+        let mut late = first.connect();
+        assert!(late.read(4096, 4096).expect("an answer").is_err());
+        first.wait_for_log("volume \"db\" serves no request any more");
+        let status = first.ok(&["status"]);
+        assert!(status.contains("took it over"), "{status}");
+        stale.kill();
+        check_others(&mut second.connect(), 0..16);
+        daemon.terminate();
+    }
+}
+
+/// Copies a folder.
+fn copy(from: &Path, to: &Path) {
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(from)
+        .arg(to)
+        .status();
+    assert!(copied.expect("it is installed").success());
+}
+
+#[test]
+fn a_folder_that_is_empty_or_an_older_copy_is_refused() {
+    for (mode, options) in [
+        ("wb", &[][..]),
+        ("wt", &[]),
+        ("wt", &["--without-cache", "db"]),
+    ] {
+        let place = Place::new(&format!("object-older-{mode}-{}", options.len()), mode);
+        let folder = make_folder(&place);
+        back_with(&place, &directory(&folder), mode);
+        let serve = || place.serve(options);
+        let daemon = serve();
+        write_blocks(&mut place.connect(), 0..8);
+        daemon.terminate();
+        let older = place.path("older");
+        copy(&folder, &older);
+        let daemon = serve();
+        write_blocks(&mut place.connect(), 8..16);
+        daemon.terminate();
+        let newest = place.path("newest");
+        std::fs::rename(&folder, &newest).expect("moved");
+        std::fs::rename(&older, &folder).expect("moved");
+        let config = place.path("forebay.toml");
+        // A check reports the loss as damage.
+        for (command, status) in [("serve", 1), ("check", 3)] {
+            let output = place.run(&[command, text(&config)]);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(status), "{command}: {said}");
+            let older = "is older than the last writes of this daemon: DATA IS LOST\n    help: ";
+            assert!(said.contains(older), "{command}: {said}");
+        }
+        std::fs::remove_dir_all(&folder).expect("removed");
+        std::fs::create_dir(&folder).expect("a new directory");
+        both_refuse(
+            &place,
+            &["is empty, and the volume was served", "help: mount its"],
+        );
+        assert!(!folder.join("volume").exists() && !folder.join("log").exists());
+        std::fs::remove_dir(&folder).expect("removed");
+        std::fs::rename(&newest, &folder).expect("moved");
+        let daemon = serve();
+        check_blocks(&mut place.connect(), 0..16);
+        daemon.terminate();
+    }
+}
+
+#[test]
+fn a_flush_by_command_makes_bypassing_writes_durable() {
+    for options in [&[][..], &["--without-cache", "db"]] {
+        let place = Place::new(&format!("object-flush-{}", options.len()), "wt");
+        let folder = make_folder(&place);
+        back_with(&place, &directory(&folder), "wt");
+        let daemon = place.serve(options);
+        write_blocks(&mut place.connect(), 0..16);
+        place.ok(&["flush"]);
+        daemon.kill();
+        let daemon = place.serve(&["--without-cache", "db"]);
+        check_blocks(&mut place.connect(), 0..16);
+        daemon.terminate();
+    }
+}
+
+#[test]
+fn a_check_refuses_a_folder_that_a_start_refuses() {
+    let place = Place::new("object-agree", "wt");
+    let folder = make_folder(&place);
+    back_with(&place, &directory(&folder), "wt");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+    let config = place.read_config();
+    place.write_config(&config.replace("64M", "32M"));
+    both_refuse(&place, &["a volume cannot shrink"]);
+    place.write_config(&config);
+    let superblock = std::fs::read(folder.join("volume")).expect("there");
+    std::fs::remove_file(folder.join("volume")).expect("there");
+    both_refuse(&place, &["there is a log in", "but no object volume"]);
+    std::fs::write(folder.join("volume"), superblock).expect("written");
+    place.serve(&[]).terminate();
+}

@@ -10,13 +10,15 @@ use crate::pool::Pool;
 /// Returns the reason why a source is unavailable, its holder, and the remedy.
 pub(super) fn describe(source: &Path, found: &Found) -> String {
     let (here, place) = (source.display(), found.place.display());
-    let Some((number, process)) = said(found) else {
-        return format!("source {here}: another program has {place} locked: end that one first");
+    let Some((number, process)) = lock_owner(found) else {
+        return format!(
+            "source {here}: another program has {place} locked\nhelp: end that program first"
+        );
     };
     let pool = pool_of(process, number);
     let who = match &pool {
         Some(pool) => format!("process {process} of the pool {}", pool.display()),
-        None => format!("process {process} of another pool, neither to be seen from here,"),
+        None => format!("process {process} of another pool, which this process cannot see,"),
     };
     let what = match found.zone {
         Zone::Source if found.place == source => format!("{who} has it"),
@@ -33,11 +35,11 @@ pub(super) fn describe(source: &Path, found: &Found) -> String {
         ),
         None => "end the directory and all nodes of that pool first".into(),
     };
-    format!("source {here}: {what}, and a file is in one pool at a time: {remedy}")
+    format!("source {here}: {what}, and a file is in one pool at a time\nhelp: {remedy}")
 }
 
 /// Returns the pool and the process that a lock names, if it is a lock of Forebay.
-fn said(found: &Found) -> Option<(u64, u32)> {
+fn lock_owner(found: &Found) -> Option<(u64, u32)> {
     if found.lock.first != found.lock.last {
         return None;
     }

@@ -19,13 +19,13 @@ use forebay_pagecache::message::PageId;
 use forebay_pagecache::node::Counts;
 
 use crate::PAGE_BYTES;
-use crate::link::Way;
+use crate::link::DirectoryLink;
 use crate::node::{Inner, Options, join};
 pub use fence::InFlight;
 pub use store::DeviceStore;
 
 /// A page's only copy, in its frame.
-pub type DeviceView<'a> = View<'a, DeviceStore, Way>;
+pub type DeviceView<'a> = View<'a, DeviceStore, DirectoryLink>;
 
 /// A node of a pool whose source is a block device, in this process.
 #[derive(Debug)]
@@ -65,9 +65,8 @@ impl DeviceNode {
             unfenced = fence(source);
             if unfenced.is_none() && in_flight == InFlight::MayLand {
                 let context = format!(
-                    "{}: nodes write to it, and a write by way of a server may land after this \
-                     process has been killed, over what they have written since: open it by its \
-                     path, or share a device that is on that server for all (which is for reading)",
+                    "{}: a late write by way of a server may overwrite newer data of others\n\
+                     help: open it by its path, or share it read-only from the server on all nodes",
                     source.display()
                 );
                 return Err(Error::new(ErrorKind::Unsupported, context));

@@ -173,8 +173,8 @@ impl Store for DeviceStore {
         }
         if self.failed.load(Ordering::Relaxed) {
             let context = format!(
-                "{}: a flush has failed, and earlier writes may be lost: join again and repeat \
-                 them",
+                "{}: a flush has failed: UNFLUSHED WRITES MAY BE LOST\n\
+                 help: let the node leave and join, and write the data a second time",
                 self.info.name
             );
             let source = flushed

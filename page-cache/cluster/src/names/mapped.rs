@@ -175,7 +175,10 @@ impl Names {
         }
     }
 
-    /// Fails if a mapped directory, or one above it, would lose its name.
+    /// Checks that a change of this file's name is allowed.
+    ///
+    /// # Errors
+    /// `EBUSY` for a mapped directory, or for a directory above one.
     pub(super) fn keeps_name(&self, inode: Option<u64>) -> io::Result<()> {
         let mapped = self.node.client().store().mapped();
         match inode.is_some_and(|inode| mapped.keeps_name(inode)) {

@@ -70,7 +70,10 @@ fn is_known(name: &[u8]) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Fails for an attribute that programs do not see.
+/// Checks that programs may see an attribute.
+///
+/// # Errors
+/// `EOPNOTSUPP` if they may not.
 fn known(name: &OsStr) -> io::Result<()> {
     match is_known(name.as_bytes()) {
         true => Ok(()),

@@ -6,7 +6,7 @@ use forebay_pagecache::client::Client;
 use forebay_pagecache::store::Store;
 
 use super::Stop;
-use crate::link::Way;
+use crate::link::DirectoryLink;
 
 /// Longest wait of an operation that writes for the write-back of dirty pages. Then it continues:
 /// the frames bound the memory, and a mount has few threads.
@@ -20,7 +20,7 @@ const CHECKS: u32 = 4;
 
 /// Puts written pages into the store that no program flushes.
 pub(super) fn write_back_expired<S: Store>(
-    client: &Client<S, Way>,
+    client: &Client<S, DirectoryLink>,
     began: Instant,
     expiry: Duration,
     dirty_pages: usize,

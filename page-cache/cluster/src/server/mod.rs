@@ -54,7 +54,7 @@ const INPUTS_MAX: usize = 1024;
 /// Configuration of a directory.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Cached tree.
+    /// Source: a directory tree, a block device, or an image of one.
     pub source: PathBuf,
     /// The pool, on tmpfs.
     pub pool: PathBuf,
@@ -127,7 +127,9 @@ impl Server {
     ///   capacity or source.
     /// - `Busy` if another pool has the source, a part of it or a directory that contains it, or
     ///   holds unwritten data of it.
-    /// - `InvalidInput` if the source is not a directory.
+    /// - `InvalidInput` if the source is no directory, regular file or block device, or if it
+    ///   contains the pool. Also for mapped directories of a block device.
+    /// - `Unsupported` for [`Placement::Pool`] with a block device.
     /// - `NoSpace`, or errors of the system.
     pub fn open(mut options: Options) -> Result<Self> {
         let pool = Pool::new(&options.pool)?;
@@ -329,8 +331,8 @@ impl Server {
         self.lost_pages += lost.len() as u64;
         for pages in self.by_file(&lost) {
             tracing::error!(
-                "page cache: DATA IS LOST: dirty pages were in the memory of a dead node, and the \
-                 next fsync of their other writers fails: {pages}"
+                "page cache: DATA IS LOST: a dead node had dirty pages in its memory; the next \
+                 fsync of their other writers fails: {pages}"
             );
         }
         self.remember()?;

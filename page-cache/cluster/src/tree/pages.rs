@@ -51,7 +51,8 @@ impl Store for Tree {
         drop(state);
         if failed {
             let context = format!(
-                "fsync of {}: the system has lost a write: open the file and write it again",
+                "fsync of {}: the system failed to write back: UNFLUSHED WRITES MAY BE LOST\n\
+                 help: open the file, and write the data a second time",
                 self.named(inode)
             );
             return Err(Error::new(ErrorKind::Lost, context));

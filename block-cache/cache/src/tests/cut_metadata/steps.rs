@@ -23,7 +23,7 @@ impl BlockDevice for Queue {
         if let Some(cache) = &*self.cache.borrow()
             && matches!(request.op, Op::Write { .. })
         {
-            let waiting = cache.engine.committer.waited_for();
+            let waiting = cache.engine.committer.urgent_records();
             self.longest.set(self.longest.get().max(waiting));
             self.writes.set(self.writes.get() + 1);
         }

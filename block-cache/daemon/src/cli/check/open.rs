@@ -15,11 +15,12 @@ use crate::config::server::default_state;
 use crate::config::{Config, DeviceKind};
 use crate::stack::journal::{self, JournalOwner};
 use crate::stack::{
-    Remains, check_memory, check_room, connect, foresee, foresee_records, judge_identity,
-    keeps_slots, left, odd_end, open_metadata, open_path, open_to_look, place_of, place_of_path,
-    place_of_volume, read_superblock, refuse_copy, refuse_if_gone, refuse_if_left_in,
+    Remains, check_memory, check_room, connect, foresee, foresee_records, judge_identity, left,
+    needs_no_slot_check, odd_end, open_metadata, open_path, open_to_look, place_of, place_of_path,
+    place_of_volume, read_superblock, refuse_copy, refuse_if_gone, refuse_if_left_in, refuse_new,
     refuse_without_table, shared_bytes, unreadable, with_table,
 };
+use crate::state::StateDirectory;
 use forebay_terminal::out;
 
 /// Results from the backing devices that are files or on other machines: warnings about those that
@@ -90,7 +91,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
         let place = || config.place(volume.line);
         let device = config.device(name);
         let place_of_device = || format!("{}: device {name:?}", config.place(device.line));
-        let whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
+        let whole = |info: &DeviceInfo| match needs_no_slot_check(&config, name) {
             _ if running => Ok(()),
             true => foresee(&config, name, info),
             false => refuse_if_left_in(&config.server.state, info)
@@ -116,14 +117,24 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
             // A server may serve one client only, the daemon. An image's lock is the daemon's.
             Some(DeviceKind::Nbd { .. } | DeviceKind::Rbd(_)) if running => continue,
             Some(other) => {
-                if let Some(connected) = connect(other, Access::Look).await.context(place)? {
+                let volume_name = &*volume.name;
+                let record = || StateDirectory::load_in(&config.server.state, volume_name);
+                let place_of_volume = || place_of_volume(&config, volume);
+                let leaf = *config.stack(name).last().expect("it is a stack");
+                let place_of_leaf =
+                    || format!("{}: device {:?}", config.place(leaf.line), leaf.name);
+                let connected = connect(other, Access::Look).await;
+                if let Some(connected) = connected.context(place_of_leaf)? {
+                    let older = connected.refuse_older(volume_name, record()?).await;
+                    older.context(place_of_volume)?;
                     let info = connected.device.info();
                     seen.writers[number] = connected.last_writer().await.context(place)?;
                     whole(&info)?;
                     seen.identities[number] = sized(&info);
                     seen.add(&config, number, info)?;
-                } else if let DeviceKind::Object(volume) = other {
-                    let what = format!("{}: the start creates it in {volume}", place_of_device());
+                } else if let DeviceKind::Object(settings) = other {
+                    refuse_new(volume_name, settings, record()?).context(place_of_volume)?;
+                    let what = format!("{}: the start creates it in {settings}", place_of_device());
                     seen.warnings.push(what);
                 }
                 continue;
@@ -172,7 +183,7 @@ pub(in crate::cli) async fn open_configured(
         let info = device.info();
         let entry = config.device(name);
         let place = || format!("{}: device {name:?}", config.place(entry.line));
-        if keeps_slots(config, name) && !repair {
+        if needs_no_slot_check(config, name) && !repair {
             foresee(config, name, &info)?;
             if let Some((file, blocks)) = left(&info).context(place)? {
                 return Ok(Err(format!(

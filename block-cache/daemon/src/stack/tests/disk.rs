@@ -13,7 +13,7 @@ fn gap_after(config: &Config, wishes: Wishes, recreated: bool) -> Option<String>
         let stack = Stack::open(&config, &wishes).await.expect("opens");
         let gap = stack.disk_gap("db").await.expect("known");
         if recreated {
-            stack.note_disk("db").await.expect("noted");
+            stack.clear_disk_gap("db").await.expect("noted");
             assert_eq!(stack.disk_gap("db").await.expect("known"), None);
         }
         stack.close().await.expect("closes");
@@ -32,7 +32,10 @@ fn what_may_be_missing_is_remembered_until_the_device_is_made_anew() {
     let starts = |wishes: Wishes, recreated| gap_after(&with, wishes, recreated);
 
     let unknown = starts(plainly(), false).expect("a device of which nothing is known");
-    assert!(unknown.contains("nothing is remembered"), "{unknown}");
+    assert!(
+        unknown.contains("the state directory has no record of it"),
+        "{unknown}"
+    );
     assert!(starts(plainly(), true).is_some());
     assert_eq!(starts(plainly(), false), None);
 
@@ -130,7 +133,7 @@ fn losses_are_recorded_during_the_opening() {
     let state = Arc::new(StateDirectory::open(&scratch.0.join("state")).expect("made"));
     let volumes = ["db", "logs"].map(str::to_owned);
     for volume in &volumes {
-        state.note_disk(volume).expect("noted");
+        state.clear_disk_gap(volume).expect("noted");
     }
     let report = RecoveryReport {
         lost: vec![forebay_cache::LostRange {

@@ -242,7 +242,7 @@ fn the_users_of_a_volume_that_goes_learn_of_a_failed_flush() {
         alone(async move { make_files_of(&folder, uuid).await });
         serve(&first, &["db"]).expect("served");
         let state = StateDirectory::open(&first.server.state).expect("free");
-        state.note_disk("db").expect("noted");
+        state.clear_disk_gap("db").expect("noted");
         drop(state);
         alone(async move { note_failed_flush(&base).await });
         let said = alone(async move {

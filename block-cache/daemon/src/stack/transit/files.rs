@@ -105,8 +105,8 @@ pub(super) fn unusable(error: Error, file: &Path, name: &str) -> Error {
     }
 }
 
-/// Returns the bytes of [`DIRECTORY`] that slots over a medium need beyond those that their file
-/// has.
+/// Returns the size of the file of slots over a medium, bytes. Also returns the part of that size
+/// that [`DIRECTORY`] has not allocated yet.
 pub(in crate::stack) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> (u64, u64) {
     let slots = usize::try_from(capacity_bytes / u64::from(info.logical_block_bytes));
     let len = memory_bytes(slots.unwrap_or(usize::MAX), info.logical_block_bytes) as u64;

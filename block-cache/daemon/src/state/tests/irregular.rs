@@ -49,7 +49,7 @@ fn no_record_of_another_kind_is_waited_for() {
     };
     let store = || state.store("db", &record(1, HERE));
     let cache = format!("{}.cache", hex(&uuid));
-    let cases: [(&str, Access<'_>); 19] = [
+    let cases: [(&str, Access<'_>); 21] = [
         ("db.epoch", &|| state.load("db").map(drop)),
         ("db.epoch.new", &store),
         ("db.ranges", &|| state.ranges("db").map(drop)),
@@ -65,7 +65,7 @@ fn no_record_of_another_kind_is_waited_for() {
         }),
         ("db.disk", &|| state.disk_gap("db").map(drop)),
         ("db.disk", &|| state.disk_generation("db").map(drop)),
-        ("db.disk.new", &|| state.note_disk("db")),
+        ("db.disk.new", &|| state.clear_disk_gap("db")),
         ("db.abandoned", &|| {
             state
                 .note_abandoned("db", 1, std::slice::from_ref(&(0..9)))
@@ -91,6 +91,12 @@ fn no_record_of_another_kind_is_waited_for() {
             StateDirectory::slots_size_in(&scratch.0, "slow", &boot).map(drop)
         }),
         ("slow.size.new", &|| state.note_slots_size("slow", &boot, 1)),
+        ("slow.capacity", &|| {
+            StateDirectory::slots_capacity_in(&scratch.0, "slow", &boot).map(drop)
+        }),
+        ("slow.capacity.new", &|| {
+            state.note_slots_capacity("slow", &boot, 1)
+        }),
     ];
     for (name, access) in cases {
         let path = scratch.0.join(name);
