@@ -32,7 +32,7 @@ const REQUEST_PAGES: u64 = 64;
 const ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// An open file on a node, closed on drop. The close publishes the node's unpublished pages of it.
-/// With [`WriteBack::Close`] it also writes back, and [`File::written_back`] before it reports
+/// With [`WriteBack::Close`] it also writes back, and [`File::prepare_close`] before it reports
 /// errors.
 #[derive(Debug)]
 pub struct File {
@@ -46,7 +46,7 @@ pub struct File {
     room: Room,
     /// Whether the file has its second name, for which a full source may have no room.
     is_named: AtomicBool,
-    /// Whether there were writes through this file since its last [`File::written_back`].
+    /// Whether there were writes through this file since its last [`File::prepare_close`].
     is_written: AtomicBool,
 }
 
@@ -117,7 +117,7 @@ impl File {
     /// ([`Options::limit`](crate::Options::limit)).
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let len = self.available(offset, out.len())?;
-        if !self.is_named()? {
+        if !self.ensure_named()? {
             let store = self.node.client().store();
             return store.read(self.inode, offset, &mut out[..len]);
         }
@@ -156,19 +156,19 @@ impl File {
         let end = end_of(offset, bytes)?;
         self.allocate(offset..end)?;
         if end > self.size_bytes.load(Ordering::Relaxed) {
-            self.sized(|tree| tree.grow(self.inode, end))?;
+            self.with_size_locked(|tree| tree.grow(self.inode, end))?;
             self.size_bytes.fetch_max(end, Ordering::Relaxed);
         }
         let mut throttle = self.node.client().throttle();
         self.store(offset, bytes, || throttle.wait())?;
-        if !self.written(end)? {
+        if !self.finish_write(end)? {
             // Another program made the file shorter meanwhile: the whole write takes effect after
             // that.
-            self.sized(|tree| {
+            self.with_size_locked(|tree| {
                 tree.grow(self.inode, end)?;
                 self.store(offset, bytes, || ())
             })?;
-            self.written(end)?;
+            self.finish_write(end)?;
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl File {
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
         let mut throttle = self.node.client().throttle();
         loop {
-            let offset = self.sized(|tree| {
+            let offset = self.with_size_locked(|tree| {
                 let offset = tree.size_bytes(self.inode)?;
                 let end = end_of(offset, bytes)?;
                 self.allocate(offset..end)?;
@@ -190,7 +190,7 @@ impl File {
             })?;
             self.store(offset, bytes, || throttle.wait())?;
             // If not, the range was truncated meanwhile, and the append starts at the new end.
-            if self.written(end_of(offset, bytes)?)? {
+            if self.finish_write(end_of(offset, bytes)?)? {
                 return Ok(offset);
             }
         }
@@ -203,7 +203,7 @@ impl File {
     /// As for [`File::write_at`].
     pub fn truncate(&self, size_bytes: u64) -> Result<()> {
         end_of(size_bytes, &[])?;
-        self.sized(|tree| {
+        self.with_size_locked(|tree| {
             let before = tree.size_bytes(self.inode)?;
             if size_bytes >= before {
                 return tree.resize(self.inode, size_bytes);
@@ -229,7 +229,7 @@ impl File {
     fn clear(&self, start: u64, end: u64) -> Result<()> {
         let client = self.node.client();
         let (inode, size) = (self.inode, PAGE_BYTES as u64);
-        if !self.is_named()? {
+        if !self.ensure_named()? {
             // No frame holds a page of it.
             return Ok(());
         }
@@ -264,7 +264,7 @@ impl File {
 
     /// Completes a write up to `end`: sets its time, and returns whether the file still has that
     /// length.
-    fn written(&self, end: u64) -> Result<bool> {
+    fn finish_write(&self, end: u64) -> Result<bool> {
         let tree = self.node.client().store();
         let metadata = tree.metadata(self.inode)?;
         if metadata.len() < end {
@@ -286,7 +286,7 @@ impl File {
             let context = format!("page {page} is behind the end of the file");
             return Err(Error::new(ErrorKind::OutOfRange, context));
         }
-        self.name()?;
+        self.require_second_name()?;
         let inode = self.inode;
         let page = PageId { inode, index: page };
         self.node.client().map(page)
@@ -320,7 +320,7 @@ impl File {
     ///
     /// # Errors
     /// As for [`File::fsync`].
-    pub fn written_back(&self) -> Result<()> {
+    pub fn prepare_close(&self) -> Result<()> {
         match self.must_write_back() {
             true => self.node.client().close_for(self.inode, &self.seen_losses),
             false => self.publish(),
@@ -333,7 +333,7 @@ impl File {
     }
 
     /// Runs `body` with the file's size locked on all nodes.
-    fn sized<T>(&self, body: impl FnOnce(&Tree) -> Result<T>) -> Result<T> {
+    fn with_size_locked<T>(&self, body: impl FnOnce(&Tree) -> Result<T>) -> Result<T> {
         let client = self.node.client();
         client.alone(self.inode, || {
             let tree = client.store();
@@ -348,11 +348,11 @@ impl File {
     /// Gives the file its second name if it has none. Returns whether it has one now. Without a
     /// second name, no node has written to the file, and reads use no frames. Otherwise the inode
     /// of a removed file could be reused while frames hold its pages.
-    fn is_named(&self) -> Result<bool> {
+    fn ensure_named(&self) -> Result<bool> {
         if self.is_named.load(Ordering::Acquire) {
             return Ok(true);
         }
-        let is_named = self.node.client().store().is_named(self.inode)?;
+        let is_named = self.node.client().store().ensure_named(self.inode)?;
         self.is_named.store(is_named, Ordering::Release);
         Ok(is_named)
     }
@@ -361,8 +361,8 @@ impl File {
     ///
     /// # Errors
     /// `NoSpace` if the source has no room for the name.
-    fn name(&self) -> Result<()> {
-        if self.is_named()? {
+    fn require_second_name(&self) -> Result<()> {
+        if self.ensure_named()? {
             return Ok(());
         }
         let context = "the source is full: it has no room for a name in .forebay/files\n\
@@ -373,7 +373,7 @@ impl File {
 
     /// Names the file and allocates blocks of the source, before a write.
     fn allocate(&self, bytes: Range<u64>) -> Result<()> {
-        self.name()?;
+        self.require_second_name()?;
         let tree = self.node.client().store();
         self.room.allocate(tree, self.inode, bytes)
     }

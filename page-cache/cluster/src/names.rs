@@ -283,7 +283,7 @@ impl Names {
     /// Errors of the system.
     pub fn remove_directory(&self, parent: u64, name: &OsStr) -> io::Result<()> {
         let (_parent, path) = self.child(parent, name)?;
-        self.keeps_name(inode(&path))?;
+        self.check_name_may_change(inode(&path))?;
         fs::remove_dir(path)
     }
 
@@ -310,8 +310,8 @@ impl Names {
             let [will_be, was_mapped] = is_mapped(regular(&to)?.is_some())?;
             Self::check_class(was_mapped, will_be)?;
         }
-        self.keeps_name(inode(&from))?;
-        self.keeps_name(inode(&to))?;
+        self.check_name_may_change(inode(&from))?;
+        self.check_name_may_change(inode(&to))?;
         let lost = match how {
             Renaming::Replace => regular(&to).unwrap_or_default(),
             Renaming::Refuse | Renaming::Exchange => None,

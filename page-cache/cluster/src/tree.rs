@@ -169,7 +169,7 @@ impl Tree {
             *count += 1;
             return Ok(inode);
         }
-        unmapped(&file)?;
+        check_unmapped(&file)?;
         second_names::mark_open(&file, true)?;
         match &self.second_names {
             Some(second_names) if !second_names.add_if_room(&file, inode)? => {
@@ -179,7 +179,7 @@ impl Tree {
             None => self.link(&file, inode)?,
         }
         // Checked twice, since of two that begin at once one must see the other.
-        unmapped(&file)?;
+        check_unmapped(&file)?;
         state.used.remove(&inode);
         state
             .opened
@@ -190,7 +190,7 @@ impl Tree {
     /// Gives an open file its second name, if the source had no room for it at the open. Returns
     /// false if it has none still: then no node has written to the file, and none may use frames
     /// for it.
-    pub(crate) fn is_named(&self, inode: u64) -> Result<bool> {
+    pub(crate) fn ensure_named(&self, inode: u64) -> Result<bool> {
         let mut state = self.lock();
         if !state.unnamed.contains(&inode) {
             return Ok(true);
@@ -419,7 +419,7 @@ fn for_mounts() -> Error {
 ///
 /// # Errors
 /// `Busy` if one does.
-fn unmapped(file: &fs::File) -> Result<()> {
+fn check_unmapped(file: &fs::File) -> Result<()> {
     if second_names::is_unmapped(file)? {
         return Ok(());
     }

@@ -170,7 +170,7 @@ pub(crate) fn publish(handles: &Handles, handle: u64) -> Result<()> {
 /// Publishes the writes to an open file before it is closed. Writes it back, if the node does so.
 pub(crate) fn write_back(handles: &Handles, handle: u64) -> Result<()> {
     match handles.find(handle) {
-        Ok(Handle::File(file)) => file.written_back(),
+        Ok(Handle::File(file)) => file.prepare_close(),
         _ => Ok(()),
     }
 }

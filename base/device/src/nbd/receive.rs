@@ -25,7 +25,7 @@ const MAX_ERROR_BYTES: u32 = 16 << 10;
 /// Receives until the connection ends.
 pub(super) async fn receive(shared: Rc<Shared>, link: Rc<Link>, mut receiver: Receiver<Line>) {
     let error = loop {
-        if let Err(error) = reply(&shared, &link, &mut receiver).await {
+        if let Err(error) = receive_reply(&shared, &link, &mut receiver).await {
             break error;
         }
     };
@@ -33,19 +33,23 @@ pub(super) async fn receive(shared: Rc<Shared>, link: Rc<Link>, mut receiver: Re
     link.break_off(error);
 }
 
-async fn reply(shared: &Rc<Shared>, link: &Link, receiver: &mut Receiver<Line>) -> Result<()> {
+async fn receive_reply(
+    shared: &Rc<Shared>,
+    link: &Link,
+    receiver: &mut Receiver<Line>,
+) -> Result<()> {
     let head: [u8; SIMPLE_REPLY_BYTES] = receiver.take().await?;
     if !link.structured || !head.starts_with(&CHUNK_MAGIC.to_be_bytes()) {
-        return simple(shared, link, receiver, SimpleReply::decode(&head)?).await;
+        return receive_simple_reply(shared, link, receiver, SimpleReply::decode(&head)?).await;
     }
     let mut whole = [0; CHUNK_BYTES];
     whole[..SIMPLE_REPLY_BYTES].copy_from_slice(&head);
     let rest: [u8; CHUNK_BYTES - SIMPLE_REPLY_BYTES] = receiver.take().await?;
     whole[SIMPLE_REPLY_BYTES..].copy_from_slice(&rest);
-    structured(shared, link, receiver, Chunk::decode(&whole)?).await
+    receive_chunk(shared, link, receiver, Chunk::decode(&whole)?).await
 }
 
-async fn simple(
+async fn receive_simple_reply(
     shared: &Rc<Shared>,
     link: &Link,
     receiver: &mut Receiver<Line>,
@@ -74,7 +78,7 @@ async fn simple(
     answered(shared, cid, reply.error)
 }
 
-async fn structured(
+async fn receive_chunk(
     shared: &Rc<Shared>,
     link: &Link,
     receiver: &mut Receiver<Line>,
@@ -86,19 +90,19 @@ async fn structured(
         (chunk::NONE, 0) if done => {}
         (chunk::OFFSET_DATA, 9..) => {
             let at = u64::from_be_bytes(receiver.take().await?);
-            let into = room(shared, cid, at, header.length - 8)?;
+            let into = reserve_part(shared, cid, at, header.length - 8)?;
             receiver.data(&into).await?;
         }
         (chunk::OFFSET_HOLE, 12) => {
             let at = u64::from_be_bytes(receiver.take().await?);
             let len = u32::from_be_bytes(receiver.take().await?);
-            room(shared, cid, at, len)?.fill(0);
+            reserve_part(shared, cid, at, len)?.fill(0);
         }
         (chunk::BLOCK_STATUS, 12..) => {
             let found = status::receive(receiver, header.length).await?;
             let found = found.filter(|it| Some(it.context) == link.allocation);
             let found = found.ok_or_else(|| broken("it sends an invalid block status"))?;
-            keep(shared, cid, &found)?;
+            store_extents(shared, cid, &found)?;
         }
         (kind, ERROR_BYTES..=MAX_ERROR_BYTES) if kind & ERROR_BIT != 0 => {
             let number = u32::from_be_bytes(receiver.take().await?);
@@ -134,7 +138,7 @@ fn cid_of(shared: &Shared, link: &Link, cookie: u64) -> Result<u16> {
 ///
 /// # Errors
 /// `Disconnected` if the read does not cover them, or has too many bytes then.
-fn room(shared: &Shared, cid: u16, at: u64, len: u32) -> Result<Buf> {
+fn reserve_part(shared: &Shared, cid: u16, at: u64, len: u32) -> Result<Buf> {
     let mut slots = shared.session.slots.borrow_mut();
     let pending = slots.get(cid).filter(|it| it.request.op == Op::Read);
     let part = pending.and_then(|pending| {
@@ -151,7 +155,7 @@ fn room(shared: &Shared, cid: u16, at: u64, len: u32) -> Result<Buf> {
 }
 
 /// Stores the answer to a query for extents in the query's request.
-fn keep(shared: &Shared, cid: u16, found: &BlockStatus) -> Result<()> {
+fn store_extents(shared: &Shared, cid: u16, found: &BlockStatus) -> Result<()> {
     let mut slots = shared.session.slots.borrow_mut();
     let pending = slots.get(cid).expect("it was looked up");
     let range = pending.request.offset..pending.request.offset + pending.request.len;

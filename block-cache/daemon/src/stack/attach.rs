@@ -20,7 +20,7 @@ use super::uncached::Uncached;
 use super::watched::Watched;
 use super::{Served, Stack, Wishes, await_attaches, degraded, devices, offload, place_of_volume};
 use crate::config::{self, Config};
-use crate::state::decide::{self, Meeting};
+use crate::state::decide::{self, AttachRequest};
 use crate::state::{CacheId, Record};
 
 impl Stack {
@@ -71,8 +71,8 @@ impl Stack {
         let is_object = claiming.is_some();
         let way = match cache {
             Some(cache) => {
-                let met = self.check(cache, volume, backing, claiming, wishes, start.stop);
-                met.await.map(|met| Way::Cached(Box::new(met)))
+                let planned = self.check(cache, volume, backing, claiming, wishes, start.stop);
+                planned.await.map(|planned| Way::Cached(Box::new(planned)))
             }
             None => {
                 let checked = self.check_without(name, backing, claiming, wishes).await;
@@ -106,7 +106,7 @@ impl Stack {
         } = checked;
         let cache = way.cache().cloned();
         let attached = match way {
-            Way::Cached(met) => met.attach().await,
+            Way::Cached(planned) => planned.attach().await,
             Way::Without(uncached) => uncached.serve().await,
         };
         let (cache_of, place_of) = (cache.clone(), place);
@@ -134,7 +134,7 @@ impl Stack {
         if let Some(failure) = self.failure_of(&served.backing) {
             rt::spawn(fence_after(failure, Rc::downgrade(&served)));
         }
-        let Some((opening, meeting)) = attached.behind else {
+        let Some((opening, planned)) = attached.pending else {
             return match cache {
                 Some(cache) => {
                     let state = Arc::clone(&self.state);
@@ -144,19 +144,19 @@ impl Stack {
             };
         };
         let (own, all) = (Promise::new(), self.attached.clone());
-        (self.behind.borrow_mut()).push((volume.name.clone(), own.clone()));
+        (self.pending.borrow_mut()).push((volume.name.clone(), own.clone()));
         rt::spawn(async move {
-            let met = meeting.attach_in_background(&served, fallback).await;
-            let met = met.map_err(in_place);
-            own.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
-            if let (Err(error), true) = (&met, all.is_set())
+            let attached = planned.attach_in_background(&served, fallback).await;
+            let attached = attached.map_err(in_place);
+            own.set(attached.as_ref().map(|_| ()).map_err(Clone::clone));
+            if let (Err(error), true) = (&attached, all.is_set())
                 && error.kind() != ErrorKind::ShuttingDown
             {
                 // The start did not wait for this attach and continues.
                 tracing::error!("{}", error.report());
             }
             let all = all.get().await;
-            opening.hand_over(met.and_then(|device| all.map(|()| device)));
+            opening.hand_over(attached.and_then(|device| all.map(|()| device)));
         });
         Ok(())
     }
@@ -182,13 +182,13 @@ impl Stack {
         if checked.is_empty() {
             return Ok(());
         }
-        let behind = self.behind.borrow().clone();
+        let pending = self.pending.borrow().clone();
         let attaches = stop.wait_for("all other volumes to be attached");
-        await_attaches(&behind).await?;
+        await_attaches(&pending).await?;
         drop(attaches);
         for volume in &checked {
-            if let Way::Cached(met) = &volume.way {
-                let checked = met.check_data().await;
+            if let Way::Cached(planned) = &volume.way {
+                let checked = planned.check_data().await;
                 checked.map_err(|error| volume.in_place(error))?;
             }
         }
@@ -209,8 +209,8 @@ impl Stack {
     /// The reason why a cache or volume could not be opened.
     pub async fn ready(&self) -> Result<()> {
         self.attached.get().await?;
-        let behind = self.behind.borrow().clone();
-        for (_, attach) in behind {
+        let pending = self.pending.borrow().clone();
+        for (_, attach) in pending {
             attach.get().await?;
         }
         Ok(())
@@ -339,7 +339,7 @@ impl Stack {
         })
         .await?;
         let info = backing.info();
-        let plan = decide::attach(&Meeting {
+        let plan = decide::attach(&AttachRequest {
             volume: &volume.name,
             record,
             ranges,
@@ -449,7 +449,7 @@ pub(super) enum Way {
 impl Way {
     fn cache(&self) -> Option<&Rc<OpenCache>> {
         match self {
-            Self::Cached(met) => Some(&met.cache),
+            Self::Cached(planned) => Some(&planned.cache),
             Self::Without(_) => None,
         }
     }

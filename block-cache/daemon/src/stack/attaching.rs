@@ -19,7 +19,7 @@ pub(super) struct Attached {
     pub(super) device: Rc<dyn BlockDevice>,
     pub(super) record: Record,
     /// Device that serves the volume until the cache is open, and the attach to complete then.
-    pub(super) behind: Option<(Rc<OpeningVolume>, PlannedAttach)>,
+    pub(super) pending: Option<(Rc<OpeningVolume>, PlannedAttach)>,
 }
 
 /// A checked volume with the plan of its attach.
@@ -58,13 +58,13 @@ impl PlannedAttach {
             return Ok(Attached {
                 device: Rc::clone(&opening) as Rc<dyn BlockDevice>,
                 record: self.plan.before,
-                behind: Some((opening, self)),
+                pending: Some((opening, self)),
             });
         }
         Ok(Attached {
             device: self.attach_when_open().await?,
             record: self.plan.after,
-            behind: None,
+            pending: None,
         })
     }
 

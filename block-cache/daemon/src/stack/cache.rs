@@ -213,7 +213,7 @@ pub(super) async fn open(
         }
         let opened = opened.map_err(|error| error_of_opening(error, &line, path_of.as_deref()));
         if let (Ok(_), Some(path)) = (&opened, &path_of) {
-            journal::point(&uuid, path);
+            journal::link_default_path(&uuid, path);
             journal::sweep();
         }
         set.set(opened.map(|(cache, recovery)| {

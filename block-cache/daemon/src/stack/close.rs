@@ -149,8 +149,8 @@ impl Stack {
         let left = || flushed_by.saturating_sub(rt::now());
         let mut result = Ok(());
         // Requests that wait for the opening of the cache complete when the opening ends.
-        let behind = self.behind.take();
-        for (_, attach) in behind {
+        let pending = self.pending.take();
+        for (_, attach) in pending {
             let left = left().min(opening_by.saturating_sub(rt::now()));
             match rt::at_most(left, attach.get()).await {
                 Some(Err(error)) if error.kind() == ErrorKind::ShuttingDown => {

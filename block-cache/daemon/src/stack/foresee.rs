@@ -11,7 +11,7 @@ use forebay_object::{Id, new_id};
 
 use super::{Stack, Wishes};
 use crate::config::{self, Config, DeviceKind};
-use crate::state::decide::{self, Attach, Claim, Meeting};
+use crate::state::decide::{self, Attach, AttachRequest, Claim};
 use crate::state::{CacheId, StateDirectory};
 
 /// Time that a refused start waits for the opening of its cache, which may refuse it as well.
@@ -182,7 +182,7 @@ fn decided(
         decide::renamed(name, cache, adopt, other, *record)?;
     }
     let record = StateDirectory::load_in(state, name)?;
-    let meeting = Meeting {
+    let request = AttachRequest {
         volume: name,
         dirty: match record {
             Some(record) if record.dirty_listed => StateDirectory::dirty_in(state, name)?,
@@ -199,5 +199,5 @@ fn decided(
         served_as: decide::served_as(&others, cache),
         claim: last_writer.map(|last| Claim::new(Some(last), new_id(), &others)),
     };
-    decide::attach(&meeting).map(Some)
+    decide::attach(&request).map(Some)
 }

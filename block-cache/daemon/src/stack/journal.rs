@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::state::hex;
 pub(crate) use owner::JournalOwner;
 pub(crate) use owner::left_of;
-use owner::{is_of, is_own, owner, refuse_foreign, usual_place};
+use owner::{default_path, is_of, is_own, owner, refuse_foreign};
 
 /// Default directory of journals.
 const USUAL_DIRECTORY: &str = "/dev/shm";
@@ -34,7 +34,7 @@ const SMALLEST_BYTES: u64 = 1 << 20;
 /// Returns the path of a cache's process journal, if it has one, as far as the cache alone shows
 /// it.
 pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
-    let usual = usual_place(uuid);
+    let usual = default_path(uuid);
     std::fs::read_link(&usual).unwrap_or(usual)
 }
 
@@ -64,7 +64,7 @@ fn refuse_unless_own(path: &Path, whose: &JournalOwner) -> Result<()> {
 
 /// Returns the path at which a cache's process journal should be.
 pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
-    configured.map_or_else(|| usual_place(uuid), Path::to_path_buf)
+    configured.map_or_else(|| default_path(uuid), Path::to_path_buf)
 }
 
 /// Returns a warning if the journal of a configuration is not in memory.
@@ -126,7 +126,7 @@ pub(super) fn open(
     let created = found.is_none();
     if created {
         // If this fails, opening the journal reports the reason.
-        let _ = place(&path, len, uuid);
+        let _ = create_owned(&path, len, uuid);
     }
     // A truncated journal of this cache keeps more data the less it is changed.
     let smallest = match found {
@@ -213,7 +213,7 @@ pub(crate) fn foresee(configured: Option<&Path>, whose: &JournalOwner) -> Result
 
 /// Creates a file of `len` bytes at `path` that names the cache `uuid` as its owner. So the file
 /// has an owner even if this process dies before it writes the journal.
-fn place(path: &Path, len: usize, uuid: &[u8; 16]) -> std::io::Result<()> {
+fn create_owned(path: &Path, len: usize, uuid: &[u8; 16]) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".forebay-new");
     let _ = std::fs::remove_file(&beside);
@@ -243,7 +243,7 @@ pub(super) fn remove_unused(path: &Path, uuid: &[u8; 16]) {
     if matches!(owner(path, Some(uuid), ""), Ok(None)) {
         let _ = std::fs::remove_file(path);
         // A link to a journal of an earlier process.
-        let usual = usual_place(uuid);
+        let usual = default_path(uuid);
         if std::fs::read_link(&usual).is_ok_and(|leads_to| leads_to == path) {
             let _ = std::fs::remove_file(&usual);
         }
@@ -276,8 +276,8 @@ pub(super) fn sweep() {
 }
 
 /// Links the default path to a journal that is in use elsewhere.
-pub(super) fn point(uuid: &[u8; 16], path: &Path) {
-    let usual = usual_place(uuid);
+pub(super) fn link_default_path(uuid: &[u8; 16], path: &Path) {
+    let usual = default_path(uuid);
     if usual == path {
         return;
     }
@@ -336,7 +336,7 @@ pub(crate) fn remove(whose: &JournalOwner, path: &Path) {
         }
         _ => {}
     };
-    let usual = usual_place(&whose.uuid);
+    let usual = default_path(&whose.uuid);
     if is_own(path, whose) {
         remove(path);
     }

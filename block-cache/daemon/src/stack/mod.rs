@@ -95,7 +95,7 @@ pub struct Stack {
     state: Arc<StateDirectory>,
     cache: Option<Rc<cache::OpenCache>>,
     /// Attaches of volumes that are served while their cache is being opened, by name.
-    behind: RefCell<Vec<(String, Promise<Result<()>>)>>,
+    pending: RefCell<Vec<(String, Promise<Result<()>>)>>,
     /// Ends when all attaches have ended, or their common time limit has passed. Before that, no
     /// volume is written back or served from the cache, since the last one may refuse the start.
     attached: Promise<Result<()>>,
@@ -199,7 +199,7 @@ impl Stack {
         let mut stack = Self {
             state,
             cache: None,
-            behind: RefCell::default(),
+            pending: RefCell::default(),
             attached: Promise::new(),
             volumes: RefCell::new(Vec::new()),
             devices: RefCell::default(),
@@ -258,12 +258,12 @@ impl Stack {
         let served = unless_cut(stop, "volumes in object storage to be claimed", objects).await;
         served.unwrap_or_else(|| Err(self.cut()))?;
         let transits = watched::transit_caches(&self.devices.borrow());
-        let behind = self.behind.borrow().clone();
+        let pending = self.pending.borrow().clone();
         let cached = self.volumes.borrow().iter().filter(|it| it.cached).count();
-        let all_are_behind = behind.len() == cached && cached > 0;
-        let ending = end_of_attaches(behind, self.cache.clone(), transits, stop.clone());
+        let all_are_pending = pending.len() == cached && cached > 0;
+        let ending = end_of_attaches(pending, self.cache.clone(), transits, stop.clone());
         // Otherwise an attached volume would be served before the others.
-        if !all_are_behind {
+        if !all_are_pending {
             let ending = Box::pin(ending);
             let ended = unless_cut(stop, "all volumes to be attached", ending).await;
             let ended = ended.unwrap_or_else(|| Err(self.cut()));
@@ -396,7 +396,7 @@ impl Stack {
 /// # Errors
 /// The first attach that fails, or the opening of the cache.
 async fn end_of_attaches(
-    behind: Vec<(String, Promise<Result<()>>)>,
+    pending: Vec<(String, Promise<Result<()>>)>,
     cache: Option<Rc<cache::OpenCache>>,
     transits: Vec<Rc<Transit>>,
     stop: Stop,
@@ -405,7 +405,7 @@ async fn end_of_attaches(
         Some(cache) => Some(cache.opened_unless_stopped(&stop).await?),
         None => None,
     };
-    let late = await_attaches(&behind).await?;
+    let late = await_attaches(&pending).await?;
     if !late.is_empty() {
         tracing::error!(
             "volumes wait for backing devices that do not answer: {}; the others are served",
@@ -432,17 +432,17 @@ const REFUSED: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// The attaches that fail, in the order of the configuration.
-async fn await_attaches(behind: &[(String, Promise<Result<()>>)]) -> Result<Vec<&str>> {
-    let attaches = behind.iter().map(|(_, attach)| attach.get());
+async fn await_attaches(pending: &[(String, Promise<Result<()>>)]) -> Result<Vec<&str>> {
+    let attaches = pending.iter().map(|(_, attach)| attach.get());
     if let Some(ended) = rt::at_most(ATTACH, try_join_all(attaches)).await {
         if ended.is_err() {
-            let all = behind.iter().map(|(_, attach)| attach.get());
+            let all = pending.iter().map(|(_, attach)| attach.get());
             let _ = rt::at_most(REFUSED, join_all(all)).await;
         }
-        let refused = behind.iter().filter_map(|(_, attach)| attach.now()?.err());
+        let refused = pending.iter().filter_map(|(_, attach)| attach.now()?.err());
         return refuse_all(refused.collect()).map(|()| Vec::new());
     }
-    let late = behind.iter().filter(|(_, attach)| !attach.is_set());
+    let late = pending.iter().filter(|(_, attach)| !attach.is_set());
     Ok(late.map(|(name, _)| name.as_str()).collect())
 }
 

@@ -74,7 +74,7 @@ impl Uncached {
         Ok(Attached {
             device,
             record: plan.record,
-            behind: None,
+            pending: None,
         })
     }
 }

@@ -24,7 +24,7 @@ use super::writers::Writers;
 
 /// A volume and the cache that it is about to be attached to.
 #[derive(Clone, Debug)]
-pub struct Meeting<'a> {
+pub struct AttachRequest<'a> {
     /// The volume's name.
     pub volume: &'a str,
     /// Record of the volume in the state directory.
@@ -81,39 +81,39 @@ pub struct Attach {
 /// # Errors
 /// `Busy` if the volume was served in a way that this cache cannot know of. The message states the
 /// remedy.
-pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
-    let after_other = claims::after_other(meeting);
+pub fn attach(request: &AttachRequest<'_>) -> Result<Attach> {
+    let after_other = claims::after_other(request);
     let is_after_other = after_other.is_some();
-    let meeting = after_other.as_ref().unwrap_or(meeting);
-    let announced = |claim: Claim| Some(claim.announced_in(meeting.record?));
-    let ours = meeting
+    let request = after_other.as_ref().unwrap_or(request);
+    let announced = |claim: Claim| Some(claim.announced_in(request.record?));
+    let ours = request
         .record
-        .filter(|record| record.cache == meeting.cache && record.cache != CacheId::Memory);
+        .filter(|record| record.cache == request.cache && record.cache != CacheId::Memory);
     let mut note = None;
-    if !meeting.adopt && !planted(Fault::TrustState) {
-        note = refusal::check(meeting, ours)?;
+    if !request.adopt && !planted(Fault::TrustState) {
+        note = refusal::check(request, ours)?;
     }
-    let history = History::new(meeting, ours);
+    let history = History::new(request, ours);
     let epoch = history.epoch;
     // The record of this cache states dirty data before the cache holds any. The record says
     // nothing about a cache with another history.
-    let is_unknown = ours.is_none() || meeting.adopt;
+    let is_unknown = ours.is_none() || request.adopt;
     let may_be_dirty = ours.is_some_and(|record| record.may_be_dirty)
-        || (is_unknown && meeting.cache_epoch.is_some());
+        || (is_unknown && request.cache_epoch.is_some());
     let before = Record {
-        epoch: epoch.max(meeting.cache_epoch.unwrap_or(0)) + 1,
+        epoch: epoch.max(request.cache_epoch.unwrap_or(0)) + 1,
         attached: history.attached,
-        cache: meeting.cache,
+        cache: request.cache,
         may_be_dirty,
         logged_since: history.logged_since,
         dirty_listed: history.log == LogChange::Unchanged
             && ours.is_some_and(|record| record.dirty_listed),
-        backing: meeting.backing,
-        backing_bytes: meeting.backing_bytes,
-        writers: (meeting.claim).map_or_else(Writers::default, |claim| Writers::of(claim.next)),
+        backing: request.backing,
+        backing_bytes: request.backing_bytes,
+        writers: (request.claim).map_or_else(Writers::default, |claim| Writers::of(claim.next)),
     };
     Ok(Attach {
-        announced: meeting.claim.and_then(announced),
+        announced: request.claim.and_then(announced),
         is_after_other,
         before,
         epoch,
@@ -122,7 +122,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         log: history.log,
         after: Record {
             attached: before.epoch,
-            may_be_dirty: may_be_dirty || meeting.dirty_mode,
+            may_be_dirty: may_be_dirty || request.dirty_mode,
             logged_since: None,
             dirty_listed: false,
             ..before

@@ -1,6 +1,6 @@
 //! Epochs and ranges survive a power loss, and the decisions are right.
 
-use super::decide::{Attach, Meeting, attach, renamed, without_cache};
+use super::decide::{Attach, AttachRequest, attach, renamed, without_cache};
 use super::*;
 
 mod adopted;
@@ -44,8 +44,8 @@ fn record(epoch: u64, cache: CacheId) -> Record {
     }
 }
 
-fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static> {
-    Meeting {
+fn request(record: Option<Record>, cache_epoch: Option<u64>) -> AttachRequest<'static> {
+    AttachRequest {
         volume: "db",
         record,
         ranges: None,
@@ -61,12 +61,12 @@ fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static>
     }
 }
 
-fn good(meeting: &Meeting<'_>) -> Attach {
-    attach(meeting).expect("this may be attached")
+fn good(request: &AttachRequest<'_>) -> Attach {
+    attach(request).expect("this may be attached")
 }
 
-fn refused(meeting: &Meeting<'_>) -> String {
-    let error = attach(meeting).expect_err("this may not be attached");
+fn refused(request: &AttachRequest<'_>) -> String {
+    let error = attach(request).expect_err("this may not be attached");
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(error.report().contains("--adopt db"), "{error:?}");
     error.report()
@@ -287,7 +287,7 @@ fn a_backing_device_under_another_name_is_the_same_device() {
         let repeated = renamed("dbx", cache, true, "db", changed);
         let repeated = repeated.expect("allowed").expect("changed");
         assert_eq!((repeated.epoch, repeated.logged_since), (6, Some(5)));
-        let back = good(&meeting(Some(repeated), Some(4)));
+        let back = good(&request(Some(repeated), Some(4)));
         assert_eq!(
             (back.epoch, back.stale),
             (6, None),

@@ -39,14 +39,14 @@ impl File {
         }
         if change != Change::Allocate || (!keeps_size && range.end > before) {
             // The file may have any length by now.
-            self.written(0)?;
+            self.finish_write(0)?;
         }
         Ok(())
     }
 
     /// Extends the file to at least this length. Returns its earlier one.
     fn grow(&self, size_bytes: u64) -> Result<u64> {
-        let before = self.sized(|tree| {
+        let before = self.with_size_locked(|tree| {
             let before = tree.size_bytes(self.inode)?;
             tree.grow(self.inode, size_bytes)?;
             Ok(before)
@@ -76,7 +76,7 @@ impl File {
         if range.is_empty() {
             return Ok(());
         }
-        self.name()?;
+        self.require_second_name()?;
         let size = PAGE_BYTES as u64;
         let mut throttle = self.node.client().throttle();
         let mut zero = |index: u64| {

@@ -47,7 +47,7 @@ impl File {
     /// Reads as [`File::read_at`], without a thread that waits for pages. The end is on this thread
     /// or on one of the node, after the release of `self`.
     pub fn read_then(self: Arc<Self>, offset: u64, len: usize, reader: impl Reader) {
-        match self.is_named() {
+        match self.ensure_named() {
             Ok(true) => {}
             // Reads of such a file use no frames and wait for the store.
             Ok(false) => return block(self, offset, vec![0; len], len, reader),

@@ -73,7 +73,7 @@ impl Drop for Bed {
 
 /// Simulates a node that is killed during a truncation, before or after the tree has the new size.
 fn begin_to_cut(file: &File, size_bytes: u64, resized: bool) {
-    let begun = file.sized(|tree| {
+    let begun = file.with_size_locked(|tree| {
         tree.begin_cut(file.inode, tree.size_bytes(file.inode)?)?;
         match resized {
             true => tree.resize(file.inode, size_bytes),
@@ -122,7 +122,7 @@ fn an_interrupted_truncation_leaves_zeroes() {
     assert_eq!(at_one.read_at(0, &mut out).expect("read"), LEN);
     assert!(out.iter().all(|byte| *byte == 7));
     // It is done once.
-    let left = at_two.sized(|tree| tree.begun_cut(at_two.inode));
+    let left = at_two.with_size_locked(|tree| tree.begun_cut(at_two.inode));
     assert_eq!(left.expect("answers"), None);
 }
 

@@ -179,7 +179,7 @@ impl Names {
     ///
     /// # Errors
     /// `EBUSY` for a mapped directory, or for a directory above one.
-    pub(super) fn keeps_name(&self, inode: Option<u64>) -> io::Result<()> {
+    pub(super) fn check_name_may_change(&self, inode: Option<u64>) -> io::Result<()> {
         let mapped = self.node.client().store().mapped();
         match inode.is_some_and(|inode| mapped.keeps_name(inode)) {
             true => Err(io::Error::from_raw_os_error(libc::EBUSY)),

@@ -22,7 +22,7 @@ impl Names {
     /// # Errors
     /// Errors of the system; `EOPNOTSUPP` for POSIX ACLs and other attributes of the system.
     pub fn xattr(&self, number: u64, name: &OsStr) -> io::Result<Vec<u8>> {
-        known(name)?;
+        check_visible(name)?;
         // The path leads to the file itself, whatever its names, also if it is a symbolic link.
         let here = self.file(number)?;
         xattr::get(&path_of(&here), name)
@@ -46,7 +46,7 @@ impl Names {
     /// # Errors
     /// As for [`Names::xattr`]; `EOPNOTSUPP` for `security.capability` too.
     pub fn set_xattr(&self, number: u64, name: &OsStr, value: &[u8], flags: i32) -> io::Result<()> {
-        known(name)?;
+        check_visible(name)?;
         // A write on a mount would leave it until the write-back.
         if name.as_bytes() == CAPABILITIES {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
@@ -60,7 +60,7 @@ impl Names {
     /// # Errors
     /// As for [`Names::xattr`].
     pub fn remove_xattr(&self, number: u64, name: &OsStr) -> io::Result<()> {
-        known(name)?;
+        check_visible(name)?;
         let here = self.file(number)?;
         xattr::remove(&path_of(&here), name)
     }
@@ -74,7 +74,7 @@ fn is_known(name: &[u8]) -> bool {
 ///
 /// # Errors
 /// `EOPNOTSUPP` if they may not.
-fn known(name: &OsStr) -> io::Result<()> {
+fn check_visible(name: &OsStr) -> io::Result<()> {
     match is_known(name.as_bytes()) {
         true => Ok(()),
         false => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),

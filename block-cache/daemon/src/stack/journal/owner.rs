@@ -215,7 +215,7 @@ pub(crate) fn left_of(
     })
 }
 
-pub(super) fn usual_place(uuid: &[u8; 16]) -> PathBuf {
+pub(super) fn default_path(uuid: &[u8; 16]) -> PathBuf {
     format!("{USUAL_DIRECTORY}/forebay-{}.journal", hex(uuid)).into()
 }
 
@@ -278,8 +278,8 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
     // A journal whose creation was interrupted has no entries.
     let named = uuid
         .try_into()
-        .is_ok_and(|uuid| path == usual_place(&uuid) || Some(&uuid) == ours);
-    let is_expected = named || ours.is_some_and(|ours| path == usual_place(ours));
+        .is_ok_and(|uuid| path == default_path(&uuid) || Some(&uuid) == ours);
+    let is_expected = named || ours.is_some_and(|ours| path == default_path(ours));
     if magic == [0; MAGIC_BYTES] && is_expected && has_no_entries(&mut file).unwrap_or(false) {
         return Ok(None);
     }

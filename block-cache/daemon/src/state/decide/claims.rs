@@ -3,7 +3,7 @@
 
 use forebay_block::Identity;
 
-use super::{Meeting, Record, position};
+use super::{AttachRequest, Record, position};
 use crate::state::epoch::CacheId;
 
 /// Claim of a volume in object storage that a start is about to make.
@@ -68,20 +68,20 @@ impl Claim {
     }
 }
 
-/// Returns a meeting after writes of another daemon to unknown ranges, as the records state them
+/// Returns a request after writes of another daemon to unknown ranges, as the records state them
 /// then. Returns `None` if there are none.
-pub(super) fn after_other<'a>(meeting: &Meeting<'a>) -> Option<Meeting<'a>> {
-    let (claim, record) = (meeting.claim?, meeting.record?);
+pub(super) fn after_other<'a>(request: &AttachRequest<'a>) -> Option<AttachRequest<'a>> {
+    let (claim, record) = (request.claim?, request.record?);
     let is_same =
-        (record.backing).overlaps(record.backing_bytes, meeting.backing, meeting.backing_bytes)
-            && position(record.backing, meeting.backing) == Some(0);
+        (record.backing).overlaps(record.backing_bytes, request.backing, request.backing_bytes)
+            && position(record.backing, request.backing) == Some(0);
     if !is_same || !claim.is_after_other(record) {
         return None;
     }
-    Some(Meeting {
+    Some(AttachRequest {
         record: Some(written_elsewhere(record).unwrap_or(record)),
         ranges: None,
-        ..meeting.clone()
+        ..request.clone()
     })
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use forebay_cache::failpoints::{Fault, planted};
 
-use super::{Meeting, position};
+use super::{AttachRequest, position};
 use crate::state::epoch::Record;
 use crate::state::ranges::LogChange;
 
@@ -30,17 +30,17 @@ pub(super) struct History {
 /// A log of ranges begins with a raised epoch, and the attach after it raises the epoch twice. So a
 /// cache that is above the log by one was attached in a time that the state directory lacks. A log
 /// is removed before a record without it is stored. So a record beside such a log is older.
-pub(super) fn is_of(meeting: &Meeting<'_>, record: Record, known: u64) -> bool {
+pub(super) fn is_of(request: &AttachRequest<'_>, record: Record, known: u64) -> bool {
     let is_older = match record.logged_since {
         Some(since) => known == since.saturating_add(1),
-        None => has_writes(meeting),
+        None => has_writes(request),
     };
     (record.attached..=record.epoch).contains(&known) && !is_older
 }
 
 /// Whether the log of ranges has writes.
-pub(super) fn has_writes(meeting: &Meeting<'_>) -> bool {
-    let ranges = meeting.ranges.as_ref();
+pub(super) fn has_writes(request: &AttachRequest<'_>) -> bool {
+    let ranges = request.ranges.as_ref();
     ranges.is_some_and(|ranges| !ranges.is_empty())
 }
 
@@ -49,8 +49,8 @@ impl History {
     ///
     /// An adopted cache keeps its dirty data only if the state directory knows of no service that
     /// was not through this cache. Otherwise that data may be older than the backing device's.
-    pub(super) fn new(meeting: &Meeting<'_>, ours: Option<Record>) -> Self {
-        let last = meeting.record.map_or(0, |record| record.epoch);
+    pub(super) fn new(request: &AttachRequest<'_>, ours: Option<Record>) -> Self {
+        let last = request.record.map_or(0, |record| record.epoch);
         // The cache knows of all writes, or does not know the volume.
         let whole = |epoch| Self {
             epoch,
@@ -60,7 +60,7 @@ impl History {
             logged_since: ours.and_then(|record| record.logged_since),
             log: LogChange::Unchanged,
         };
-        let Some(known) = meeting.cache_epoch else {
+        let Some(known) = request.cache_epoch else {
             return whole(last);
         };
         let adopted = |stale, log| Self {
@@ -74,20 +74,20 @@ impl History {
         // Other writes are unknown: all clean copies are dropped, and dirty data stays.
         let keep_dirty = || adopted(Some(Vec::new()), LogChange::Emptied);
         let suspect_all = || adopted(None, LogChange::Removed);
-        let ranges = logged(meeting);
+        let ranges = logged(request);
         let suspect_logged = || match ranges.clone() {
             Some(ranges) => adopted(Some(ranges), LogChange::Unchanged),
             None => suspect_all(),
         };
-        match (ours, meeting.record) {
+        match (ours, request.record) {
             // An older copy of the cache.
             (Some(record), _) if known < record.attached => suspect_all(),
             // The user states that the device replaces the former one. It was served, too.
-            (Some(record), _) if is_replaced(meeting, record) && meeting.served_as.is_some() => {
+            (Some(record), _) if is_replaced(request, record) && request.served_as.is_some() => {
                 suspect_all()
             }
             (Some(record), _) => match record.logged_since {
-                Some(since) if known <= since => match meeting.dirty.clone() {
+                Some(since) if known <= since => match request.dirty.clone() {
                     Some(dirty) if record.dirty_listed => Self {
                         dirty: Some(dirty),
                         ..whole(last)
@@ -97,40 +97,40 @@ impl History {
                         ..whole(last)
                     },
                 },
-                _ if is_of(meeting, record, known) => whole(known),
+                _ if is_of(request, record, known) => whole(known),
                 // The record is older than the cache, or than the log.
                 Some(_) if record.dirty_listed => suspect_all(),
                 Some(_) => suspect_logged(),
-                None if has_writes(meeting) => suspect_logged(),
+                None if has_writes(request) => suspect_logged(),
                 None => keep_dirty(),
             },
             _ if planted(Fault::TrustState) => keep_dirty(),
-            (None, _) if meeting.served_as.is_some() => suspect_all(),
+            (None, _) if request.served_as.is_some() => suspect_all(),
             (None, Some(record)) if record.logs_every_write() => suspect_logged(),
             (None, Some(_)) => suspect_all(),
             // The record is gone, and its log has writes.
-            (None, None) if has_writes(meeting) => suspect_logged(),
+            (None, None) if has_writes(request) => suspect_logged(),
             (None, None) => keep_dirty(),
         }
     }
 }
 
 /// Returns the log of ranges, unless it has the ranges of another part of the medium.
-fn logged(meeting: &Meeting<'_>) -> Option<Vec<Range<u64>>> {
-    let (backing, bytes) = (meeting.backing, meeting.backing_bytes);
+fn logged(request: &AttachRequest<'_>) -> Option<Vec<Range<u64>>> {
+    let (backing, bytes) = (request.backing, request.backing_bytes);
     let is_elsewhere = |record: Record| {
         (record.backing).overlaps(record.backing_bytes, backing, bytes)
             && position(record.backing, backing) != Some(0)
     };
-    match meeting.record.is_some_and(is_elsewhere) {
+    match request.record.is_some_and(is_elsewhere) {
         true => None,
-        false => meeting.ranges.clone(),
+        false => request.ranges.clone(),
     }
 }
 
 /// Whether the backing device shares no data with the one that the record names.
-fn is_replaced(meeting: &Meeting<'_>, record: Record) -> bool {
-    let (backing, bytes) = (meeting.backing, meeting.backing_bytes);
+fn is_replaced(request: &AttachRequest<'_>, record: Record) -> bool {
+    let (backing, bytes) = (request.backing, request.backing_bytes);
     record.backing.is_known()
         && !record
             .backing

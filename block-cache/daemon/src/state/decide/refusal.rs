@@ -2,23 +2,23 @@
 
 use forebay_block::{Error, ErrorKind, Result};
 
-use super::{Meeting, history};
+use super::{AttachRequest, history};
 use crate::state::epoch::{CacheId, Record};
 
 /// Refuses a cache that does not belong to the volume. `ours` is the record if it names this cache.
-pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> {
-    let name = meeting.volume;
-    let refused = match (meeting.record, meeting.cache_epoch) {
+pub(super) fn check(request: &AttachRequest<'_>, ours: Option<Record>) -> Result<Option<String>> {
+    let name = request.volume;
+    let refused = match (request.record, request.cache_epoch) {
         (None, None) => return Ok(None),
-        (None, Some(_)) if meeting.served_as.is_some() => format!(
+        (None, Some(_)) if request.served_as.is_some() => format!(
             "the cache has data of it, and the state directory knows its device only as volume \
              {:?}\n    \
              help: set `state` in [server] to the state directory that it had; or start with \
              --adopt {name}, and give up dirty data that may be older than the backing device's \
              with --discard-stale-dirty {name}; or, if nothing wrote to the backing device without \
              this cache, {}",
-            meeting.served_as.as_deref().unwrap_or_default(),
-            keep_dirty(meeting)
+            request.served_as.as_deref().unwrap_or_default(),
+            keep_dirty(request)
         ),
         (None, Some(epoch)) => format!(
             "the cache has data of it (epoch {epoch}), and the state directory does not know it\n\
@@ -48,12 +48,12 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
             ),
         },
         (Some(record), Some(epoch)) => {
-            if ours.is_some() && history::is_of(meeting, record, epoch) {
+            if ours.is_some() && history::is_of(request, record, epoch) {
                 return Ok(None);
             }
             let is_behind = epoch > record.epoch;
             let is_logged = record.logged_since.is_some_and(|since| since < epoch)
-                || (record.logged_since.is_none() && history::has_writes(meeting));
+                || (record.logged_since.is_none() && history::has_writes(request));
             if record.logs_every_write() {
                 format!(
                     "the state directory knows it only without a cache, and this cache has data \
@@ -61,11 +61,11 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                      help: set `state` in [server] to the state directory that it had; or start \
                      with --adopt {name}, and give up dirty data {} with --discard-stale-dirty \
                      {name}; or, if nothing wrote to the backing device without this cache, {}",
-                    match meeting.served_as.is_none() && meeting.ranges.is_some() {
+                    match request.served_as.is_none() && request.ranges.is_some() {
                         true => "in the ranges that were written without a cache",
                         false => "that may be older than the backing device's",
                     },
-                    keep_dirty(meeting)
+                    keep_dirty(request)
                 )
             } else if is_logged && ours.is_some() {
                 format!(
@@ -75,7 +75,7 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                      [server]; or start with --adopt {name}, and give up dirty data in the ranges \
                      that were written without the cache with --discard-stale-dirty {name}; or, \
                      if nothing wrote to the backing device without this cache, {}",
-                    keep_dirty(meeting)
+                    keep_dirty(request)
                 )
             } else if !matches!(record.cache, CacheId::Uuid(_)) {
                 format!(
@@ -86,7 +86,7 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                      dirty data that may be older than the backing device's with \
                      --discard-stale-dirty {name}; or, if the cache is no earlier copy and \
                      nothing wrote to the backing device without it, {}",
-                    keep_dirty(meeting)
+                    keep_dirty(request)
                 )
             } else if is_behind && ours.is_some() {
                 format!(
@@ -108,7 +108,7 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                      wrote to the backing device without this cache, {}",
                     record.epoch,
                     record.cache,
-                    keep_dirty(meeting)
+                    keep_dirty(request)
                 )
             } else if ours.is_some() {
                 format!(
@@ -132,7 +132,7 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                     record.attached,
                     record.epoch,
                     record.cache,
-                    keep_dirty(meeting)
+                    keep_dirty(request)
                 )
             }
         }
@@ -141,9 +141,9 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
 }
 
 /// Returns the remedy that keeps all dirty data of a cache which the state directory does not know.
-fn keep_dirty(meeting: &Meeting<'_>) -> String {
-    let name = meeting.volume;
-    let other = match &meeting.served_as {
+fn keep_dirty(request: &AttachRequest<'_>) -> String {
+    let name = request.volume;
+    let other = match &request.served_as {
         Some(other) => format!(", {other}.epoch"),
         None => String::new(),
     };

@@ -4,10 +4,10 @@
 use super::super::decide::{served_as, written_without_cache};
 use super::*;
 
-fn adopted(record: Option<Record>, known: u64) -> Meeting<'static> {
-    Meeting {
+fn adopted(record: Option<Record>, known: u64) -> AttachRequest<'static> {
+    AttachRequest {
         adopt: true,
-        ..meeting(record, Some(known))
+        ..request(record, Some(known))
     }
 }
 
@@ -19,19 +19,19 @@ fn decides_alike_after_a_crash(first: &Attach, known: u64) {
         LogChange::Emptied => Some(Vec::new()),
         LogChange::Removed => None,
     };
-    let repeated = good(&Meeting {
+    let repeated = good(&AttachRequest {
         ranges: ranges.clone(),
-        ..meeting(Some(first.before), Some(known))
+        ..request(Some(first.before), Some(known))
     });
     assert!(repeated.epoch > known, "clean copies are dropped");
     assert_eq!(repeated.stale, first.stale);
     // An older copy of the cache, put back meanwhile, is another matter.
-    let older = meeting(Some(first.before), Some(known - 1));
+    let older = request(Some(first.before), Some(known - 1));
     assert!(refused(&older).contains("older than the state directory"));
     // The cache has the epoch, and the state directory lacks the second record.
-    let informed = good(&Meeting {
+    let informed = good(&AttachRequest {
         ranges,
-        ..meeting(Some(first.before), Some(first.before.epoch))
+        ..request(Some(first.before), Some(first.before.epoch))
     });
     assert_eq!(informed.stale, Some(vec![]));
     assert_eq!(informed.epoch, first.before.epoch);
@@ -70,7 +70,7 @@ fn all_dirty_data_is_suspect_after_service_that_is_not_logged() {
         ),
     ] {
         // A log of another cache says nothing.
-        let attach = good(&Meeting {
+        let attach = good(&AttachRequest {
             ranges: Some(vec![]),
             ..adopted(Some(record), known)
         });
@@ -92,11 +92,11 @@ fn logged_writes_alone_are_suspect_if_the_log_has_all_of_them() {
     assert!(!second.fresh_log, "the first time counts, too");
     let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
     for known in [1, 5] {
-        let back = Meeting {
+        let back = AttachRequest {
             ranges: Some(ranges.clone()),
             ..adopted(Some(second.record), known)
         };
-        let refused = refused(&Meeting {
+        let refused = refused(&AttachRequest {
             adopt: false,
             ..back.clone()
         });
@@ -109,14 +109,14 @@ fn logged_writes_alone_are_suspect_if_the_log_has_all_of_them() {
         assert!(attach.epoch > known);
         decides_alike_after_a_crash(&attach, known);
         // The log is gone.
-        let lost = good(&Meeting {
+        let lost = good(&AttachRequest {
             ranges: None,
             ..back
         });
         assert_eq!((&lost.stale, lost.log), (&None, LogChange::Removed));
     }
     // A new cache has nothing that could be older.
-    let new = good(&meeting(Some(second.record), None));
+    let new = good(&request(Some(second.record), None));
     assert_eq!((&new.stale, new.after.logged_since), (&Some(vec![]), None));
 }
 
@@ -126,11 +126,11 @@ fn service_under_another_name_makes_all_dirty_data_suspect() {
         let others = [("other".to_owned(), record(1, cache))];
         let served_as = served_as(&others, HERE);
         assert_eq!(served_as.as_deref(), Some("other"));
-        let back = Meeting {
+        let back = AttachRequest {
             served_as,
             ..adopted(None, 5)
         };
-        let said = refused(&Meeting {
+        let said = refused(&AttachRequest {
             adopt: false,
             ..back.clone()
         });
@@ -168,12 +168,12 @@ fn an_older_state_directory_that_logged_writes_is_heard() {
     let logged = without_cache("db", Some(restored), (UNKNOWN, 0), true).record;
     // The cache was attached once, and several times, in the time that the directory lacks.
     for known in [2, 5] {
-        let back = Meeting {
+        let back = AttachRequest {
             ranges: Some(ranges.clone()),
-            ..meeting(Some(logged), Some(known))
+            ..request(Some(logged), Some(known))
         };
         assert!(refused(&back).contains("knows writes without it"));
-        let adopted = Meeting {
+        let adopted = AttachRequest {
             adopt: true,
             ..back
         };
@@ -186,11 +186,11 @@ fn an_older_state_directory_that_logged_writes_is_heard() {
         let mut listed = logged;
         listed.dirty_listed = true;
         for unknown in [
-            Meeting {
+            AttachRequest {
                 ranges: None,
                 ..adopted.clone()
             },
-            Meeting {
+            AttachRequest {
                 record: Some(listed),
                 ..adopted
             },
@@ -201,27 +201,27 @@ fn an_older_state_directory_that_logged_writes_is_heard() {
         }
     }
     // The attach after such service, cut off before its second record.
-    let attach = good(&meeting(Some(logged), Some(1)));
-    let informed = good(&meeting(Some(attach.before), Some(attach.before.epoch)));
+    let attach = good(&request(Some(logged), Some(1)));
+    let informed = good(&request(Some(attach.before), Some(attach.before.epoch)));
     assert_eq!(informed.stale, Some(vec![]));
 }
 
 #[test]
 fn a_record_beside_a_log_that_it_does_not_know_is_older() {
     let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
-    let back = Meeting {
+    let back = AttachRequest {
         ranges: Some(ranges.clone()),
-        ..meeting(Some(record(5, HERE)), Some(5))
+        ..request(Some(record(5, HERE)), Some(5))
     };
     assert!(refused(&back).contains("knows writes without it"));
-    let attach = good(&Meeting {
+    let attach = good(&AttachRequest {
         adopt: true,
         ..back.clone()
     });
     assert_eq!(attach.stale, Some(ranges));
     decides_alike_after_a_crash(&attach, 5);
     // A log without writes was begun, and no write followed.
-    let begun = good(&Meeting {
+    let begun = good(&AttachRequest {
         ranges: Some(vec![]),
         ..back
     });
@@ -245,7 +245,7 @@ fn a_log_counts_for_the_device_that_it_is_of() {
         assert_eq!(elsewhere.record.logged_since, None, "{backing:?}");
     }
     let at = |backing| {
-        good(&Meeting {
+        good(&AttachRequest {
             ranges: Some(vec![]),
             backing,
             backing_bytes: 4 << 20,
@@ -260,7 +260,7 @@ fn a_log_counts_for_the_device_that_it_is_of() {
 fn a_log_without_a_record_is_heard() {
     let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
     for left in [vec![], ranges] {
-        let attach = good(&Meeting {
+        let attach = good(&AttachRequest {
             ranges: Some(left.clone()),
             ..adopted(None, 5)
         });
@@ -276,7 +276,7 @@ fn a_device_that_takes_the_place_of_another_was_not_served_elsewhere() {
         ..record(5, HERE)
     };
     for (served_as, stale) in [(None, Some(vec![])), (Some("other".to_owned()), None)] {
-        let attach = good(&Meeting {
+        let attach = good(&AttachRequest {
             backing: Identity::of(78),
             served_as,
             ..adopted(Some(had), 5)

@@ -23,11 +23,11 @@ fn claimed_by(
     last: Option<[u8; 16]>,
     record: Option<Record>,
     cache_epoch: Option<u64>,
-) -> Meeting<'static> {
-    Meeting {
+) -> AttachRequest<'static> {
+    AttachRequest {
         backing: VOLUME,
         claim: Some(Claim::new(last, NEXT, &[])),
-        ..meeting(record, cache_epoch)
+        ..request(record, cache_epoch)
     }
 }
 
@@ -84,7 +84,7 @@ fn writers_that_were_killed_during_their_start_are_known() {
     let starts = [[3; 16], [4; 16], [5; 16]];
     for next in starts {
         let claim = Some(Claim::new(Some(OURS), next, &[]));
-        let start = Meeting {
+        let start = AttachRequest {
             claim,
             ..claimed_by(None, Some(record), Some(4))
         };
@@ -122,7 +122,7 @@ fn a_record_without_writers_or_of_another_volume_decides_nothing() {
         (None, Writers::of(NEXT))
     );
     // A volume that is in object storage no more.
-    let moved = good(&meeting(Some(served(4, HERE)), Some(4)));
+    let moved = good(&request(Some(served(4, HERE)), Some(4)));
     assert!(!moved.after.writers.is_known());
 }
 
@@ -130,7 +130,7 @@ fn a_record_without_writers_or_of_another_volume_decides_nothing() {
 fn a_log_of_ranges_lacks_the_writes_of_another_daemon() {
     let without = without_cache("db", Some(served(3, HERE)), (VOLUME, 0), false);
     let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
-    let back = |last| Meeting {
+    let back = |last| AttachRequest {
         ranges: Some(ranges.clone()),
         ..claimed_by(Some(last), Some(without.record), Some(3))
     };
@@ -142,20 +142,20 @@ fn a_log_of_ranges_lacks_the_writes_of_another_daemon() {
         writers: Writers::of(OURS),
         ..without_cache("db", None, (VOLUME, 0), true).record
     };
-    let adopted = Meeting {
+    let adopted = AttachRequest {
         adopt: true,
         ..claimed_by(Some(OTHERS), Some(alone), Some(3))
     };
     assert_eq!(good(&adopted).stale, None);
     // A list of dirty data at a failure does not count either, unless it is empty.
     let failed = |dirty: &[Range<u64>]| decide::without_failed_cache(served(3, HERE), dirty);
-    let listed = Meeting {
+    let listed = AttachRequest {
         dirty: Some(ranges.clone()),
         ..claimed_by(Some(OTHERS), Some(failed(&ranges)), Some(3))
     };
     let listed = good(&listed);
     assert_eq!((listed.dirty, listed.stale), (None, None));
-    let empty = Meeting {
+    let empty = AttachRequest {
         dirty: Some(Vec::new()),
         ..claimed_by(Some(OTHERS), Some(failed(&[])), Some(3))
     };

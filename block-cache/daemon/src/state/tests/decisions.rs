@@ -9,14 +9,14 @@ fn raised(known: Option<u64>, epoch: u64) -> u64 {
 
 #[test]
 fn a_new_volume_and_the_same_cache_once_more() {
-    let first = good(&meeting(None, None));
+    let first = good(&request(None, None));
     assert!(!first.before.may_be_dirty, "nothing was written yet");
     let cache = raised(None, first.epoch);
     assert_eq!(first.after, record(cache, HERE));
     // Killed before the cache has the epoch, before the second record is stored, and after both.
-    assert_eq!(good(&meeting(Some(first.before), None)).stale, Some(vec![]));
+    assert_eq!(good(&request(Some(first.before), None)).stale, Some(vec![]));
     for known in [first.before, first.after] {
-        let repeated = good(&meeting(Some(known), Some(cache)));
+        let repeated = good(&request(Some(known), Some(cache)));
         assert_eq!(
             (repeated.epoch, repeated.stale.clone()),
             (cache, Some(vec![])),
@@ -26,11 +26,11 @@ fn a_new_volume_and_the_same_cache_once_more() {
         assert_eq!(repeated.before.attached, known.attached);
     }
     // Attached, and then the cache lost the volume.
-    assert!(refused(&meeting(Some(first.after), None)).contains("does not know"));
+    assert!(refused(&request(Some(first.after), None)).contains("does not know"));
     // An old copy of the cache, or an old state directory, was restored.
     let later = record(7, HERE);
-    assert!(refused(&meeting(Some(later), Some(6))).contains("epoch 6"));
-    assert!(refused(&meeting(Some(later), Some(8))).contains("epoch 8"));
+    assert!(refused(&request(Some(later), Some(6))).contains("epoch 6"));
+    assert!(refused(&request(Some(later), Some(8))).contains("epoch 8"));
 }
 
 #[test]
@@ -39,26 +39,26 @@ fn another_cache_begins_an_epoch_and_the_former_is_refused() {
         may_be_dirty: false,
         ..record(4, THERE)
     };
-    let attached = good(&meeting(Some(clean), None));
+    let attached = good(&request(Some(clean), None));
     assert_eq!(attached.after, record(5, HERE));
     // The former cache returns.
-    let back = Meeting {
+    let back = AttachRequest {
         cache: THERE,
-        ..meeting(Some(attached.after), Some(4))
+        ..request(Some(attached.after), Some(4))
     };
     assert!(refused(&back).contains("epoch 4"));
     // A former cache that may hold the only copy of data is refused.
-    assert!(refused(&meeting(Some(record(4, THERE)), None)).contains("detach db"));
-    let adopted = Meeting {
+    assert!(refused(&request(Some(record(4, THERE)), None)).contains("detach db"));
+    let adopted = AttachRequest {
         adopt: true,
-        ..meeting(Some(record(4, THERE)), None)
+        ..request(Some(record(4, THERE)), None)
     };
     assert_eq!(good(&adopted).after.epoch, 5);
     // A cache in memory is gone in any case, also if there is a new one.
     for cache in [HERE, CacheId::Memory] {
-        let after_memory = Meeting {
+        let after_memory = AttachRequest {
             cache,
-            ..meeting(Some(record(4, CacheId::Memory)), None)
+            ..request(Some(record(4, CacheId::Memory)), None)
         };
         let note = good(&after_memory).note;
         assert!(note.is_some_and(|note| note.contains("LOST")));
@@ -67,11 +67,11 @@ fn another_cache_begins_an_epoch_and_the_former_is_refused() {
 
 #[test]
 fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
-    let older = meeting(Some(record(4, HERE)), Some(5));
+    let older = request(Some(record(4, HERE)), Some(5));
     let why = refused(&older);
     assert!(why.contains("older than this cache"), "{why}");
     assert!(!why.contains("format"), "it has dirty data: {why}");
-    let adopted = Meeting {
+    let adopted = AttachRequest {
         adopt: true,
         ..older
     };
@@ -83,32 +83,32 @@ fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
     );
     // It is from before the volume was on this cache: on none, or on another one.
     let alone = record(4, CacheId::None);
-    let why = refused(&meeting(Some(alone), Some(5)));
+    let why = refused(&request(Some(alone), Some(5)));
     assert!(why.contains("of different times"), "{why}");
     assert!(why.contains("remove db.epoch"), "{why}");
     assert!(!why.contains("format"), "{why}");
-    let why = refused(&meeting(Some(record(4, THERE)), Some(5)));
+    let why = refused(&request(Some(record(4, THERE)), Some(5)));
     assert!(why.contains("may be an older backup"), "{why}");
     assert!(
         why.contains("detach db") && !why.contains("format"),
         "{why}"
     );
     // The other cache served the volume last.
-    let why = refused(&meeting(Some(record(6, THERE)), Some(5)));
+    let why = refused(&request(Some(record(6, THERE)), Some(5)));
     assert!(why.contains("this cache's own state directory"), "{why}");
     // Conversely, the cache is the older one.
     assert!(
-        refused(&meeting(Some(record(5, HERE)), Some(4)))
+        refused(&request(Some(record(5, HERE)), Some(4)))
             .contains("older than the state directory")
     );
 }
 
 #[test]
 fn a_lost_state_directory_is_not_guessed_over() {
-    assert!(refused(&meeting(None, Some(3))).contains("state directory"));
-    let adopted = Meeting {
+    assert!(refused(&request(None, Some(3))).contains("state directory"));
+    let adopted = AttachRequest {
         adopt: true,
-        ..meeting(None, Some(3))
+        ..request(None, Some(3))
     };
     let attached = good(&adopted);
     // Writes since then are unknown: the cache receives an epoch above its own and drops its clean
@@ -135,9 +135,9 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         "the cache has not been told of the first time yet"
     );
     let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
-    let back = Meeting {
+    let back = AttachRequest {
         ranges: Some(ranges.clone()),
-        ..meeting(Some(second.record), Some(3))
+        ..request(Some(second.record), Some(3))
     };
     let attached = good(&back);
     assert_eq!(attached.stale, Some(ranges.clone()));
@@ -151,7 +151,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     );
     assert_eq!(attached.after.logged_since, None);
     // Killed before the cache had the epoch: a second attach.
-    let repeated = Meeting {
+    let repeated = AttachRequest {
         record: Some(attached.before),
         ..back.clone()
     };
@@ -159,21 +159,21 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     // Killed after the cache had the epoch, before the state directory recorded that.
     let cache = raised(Some(3), attached.epoch);
     assert_eq!(cache, attached.before.epoch);
-    let informed = Meeting {
+    let informed = AttachRequest {
         cache_epoch: Some(cache),
         ..repeated.clone()
     };
     assert_eq!(good(&informed).stale, Some(vec![]));
     // Another start without the cache: the cache knows nothing of this time.
     let third = without_cache("db", Some(attached.before), (UNKNOWN, 0), false);
-    let missed = Meeting {
+    let missed = AttachRequest {
         record: Some(third.record),
         ..informed
     };
     assert_eq!(good(&missed).stale, Some(ranges));
     assert!(good(&missed).epoch > cache);
     // The log is gone: everything may be stale.
-    let lost = Meeting {
+    let lost = AttachRequest {
         ranges: None,
         ..back
     };
@@ -208,7 +208,7 @@ fn earlier_decisions_of_a_cache_are_not_confused_with_later_ones() {
         ..record(5, HERE)
     };
     let changed = renamed("dbx", THERE, true, "db", informed).expect("adopted");
-    let back = good(&meeting(changed, Some(5)));
+    let back = good(&request(changed, Some(5)));
     assert_eq!((back.epoch, back.stale), (6, None), "written once more");
 }
 

@@ -14,11 +14,11 @@ fn without_failed(scratch: &Scratch, dirty: &[Range<u64>]) -> (StateDirectory, R
     (state, record)
 }
 
-fn meeting_of(state: &StateDirectory, cache_epoch: Option<u64>) -> Meeting<'static> {
-    Meeting {
+fn meeting_of(state: &StateDirectory, cache_epoch: Option<u64>) -> AttachRequest<'static> {
+    AttachRequest {
         ranges: state.ranges("db").expect("read"),
         dirty: state.dirty("db").expect("read"),
-        ..meeting(state.load("db").expect("whole"), cache_epoch)
+        ..request(state.load("db").expect("whole"), cache_epoch)
     }
 }
 
@@ -114,9 +114,9 @@ fn a_list_is_believed_behind_a_start_without_the_cache_only_if_it_is_empty() {
 
 #[test]
 fn a_volume_that_never_had_dirty_data_may_lose_its_cache_between_two_starts() {
-    let clean = |record, cache_epoch| Meeting {
+    let clean = |record, cache_epoch| AttachRequest {
         dirty_mode: false,
-        ..meeting(record, cache_epoch)
+        ..request(record, cache_epoch)
     };
     let first = good(&clean(None, None)).after;
     let cache = first.epoch;
@@ -124,17 +124,17 @@ fn a_volume_that_never_had_dirty_data_may_lose_its_cache_between_two_starts() {
     assert!(!repeated.may_be_dirty, "in no start was there any");
     // The cache is gone: there is another one, or none.
     good(&clean(Some(repeated), None));
-    good(&Meeting {
+    good(&AttachRequest {
         cache: THERE,
         ..clean(Some(repeated), None)
     });
     super::super::decide::check_without("db", "db", repeated).expect("nothing is missing");
     // Not so after a start in write-back, nor after an unknown cache was adopted for the volume.
-    let dirty = good(&meeting(Some(repeated), Some(repeated.epoch))).after;
+    let dirty = good(&request(Some(repeated), Some(repeated.epoch))).after;
     refused(&clean(Some(dirty), None));
     let after = good(&clean(Some(dirty), Some(dirty.epoch))).after;
     assert!(after.may_be_dirty, "it is not known to be written back");
-    let adopted = Meeting {
+    let adopted = AttachRequest {
         adopt: true,
         ..clean(Some(repeated), Some(repeated.epoch))
     };
