@@ -236,7 +236,7 @@ fn damage_is_named() {
         error.report()
     );
     let error = damaged("volume", |_| None);
-    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "there is a log");
 }
 
 #[test]

@@ -362,7 +362,7 @@ fn a_folder_that_is_empty_or_an_older_copy_is_refused() {
             &["is empty, and the volume was served", "help: mount its"],
         );
         assert!(!folder.join("volume").exists() && !folder.join("log").exists());
-        std::fs::remove_dir(&folder).expect("removed");
+        std::fs::remove_dir_all(&folder).expect("removed");
         std::fs::rename(&newest, &folder).expect("moved");
         let daemon = serve();
         check_blocks(&mut place.connect(), 0..16);

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn one_that_was_only_placed_is_this_caches() {
     let path = std::env::temp_dir().join(format!("forebay-placed-{}", std::process::id()));
-    place(&path, 2 << 20, &[7; 16]).expect("placed");
+    create_owned(&path, 2 << 20, &[7; 16]).expect("placed");
     let found = std::fs::metadata(&path).expect("there");
     assert_eq!((found.len(), found.mode() & 0o777), (2 << 20, 0o600));
     assert_eq!(
@@ -29,7 +29,7 @@ fn one_that_was_only_placed_is_this_caches() {
     assert!(opened.created, "it holds nothing");
     drop(opened);
     // A start was killed while it allocated; the configuration may now request less.
-    place(&path, 8 << 20, &[7; 16]).expect("placed");
+    create_owned(&path, 8 << 20, &[7; 16]).expect("placed");
     let opened = open(Some(&path), 2 << 20, &whose, &Stop::default()).expect("opened");
     assert_eq!(opened.memory.len(), 2 << 20);
     std::fs::remove_file(&path).expect("ours");
