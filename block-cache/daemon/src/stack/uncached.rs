@@ -8,8 +8,9 @@ use forebay_block::{BlockDevice, Result};
 use super::attaching::Attached;
 use super::claiming::Claiming;
 use super::degraded::go_without;
+use super::offload;
 use crate::state::decide;
-use crate::state::{CacheId, Record, StateDirectory};
+use crate::state::{CacheId, Record, StateDirectory, Writers};
 
 /// A volume that may be served without a cache.
 pub(super) struct Uncached {
@@ -68,12 +69,19 @@ impl Uncached {
         }
         let device = go_without(&self.state, name, &plan, position, device).await?;
         // The records state the writer, and the writes of another one.
+        let mut record = plan.record;
         if let Some(claiming) = &self.claiming {
             claiming.carry_out().await?;
+            if record.writers.has(claiming.claim.next) {
+                // Claims of earlier writers find their places taken.
+                record.writers = Writers::of(claiming.claim.next);
+                let (state, name) = (Arc::clone(&self.state), self.name.clone());
+                offload(move || state.store(&name, &record)).await?;
+            }
         }
         Ok(Attached {
             device,
-            record: plan.record,
+            record,
             pending: None,
         })
     }

@@ -349,7 +349,11 @@ fn a_folder_that_is_empty_or_an_older_copy_is_refused() {
         let config = place.path("forebay.toml");
         // A check reports the loss as damage.
         for (command, status) in [("serve", 1), ("check", 3)] {
-            let output = place.run(&[command, text(&config)]);
+            let mut words = vec![command, text(&config)];
+            if command == "serve" {
+                words.extend(options);
+            }
+            let output = place.run(&words);
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(status), "{command}: {said}");
             let older = "is older than the last writes of this daemon: DATA IS LOST\n    help: ";
