@@ -59,7 +59,7 @@ struct Machine {
 /// Joins, and repeats a join that fails for the way to the directory.
 ///
 /// QEMU connects to the directory when the machine starts. The directory closes a connection that
-/// does not identify itself in five seconds, and QEMU connects a second time later. A join may
+/// does not identify itself in five seconds, and QEMU reconnects after a second. A join may
 /// therefore meet a connection that closes, or wait for a greeting longer than it may.
 fn join(pool: &str, number: u8) -> Result<Machine> {
     let begin = Instant::now();
