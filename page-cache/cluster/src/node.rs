@@ -167,8 +167,8 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         }
     };
     let store = store(source, &pool)?;
-    let way = DirectoryLink::default();
-    way.open(outgoing);
+    let link = DirectoryLink::default();
+    link.open(outgoing);
     let config = node::Config {
         node: id,
         consistency: options.consistency,
@@ -180,7 +180,7 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
             Replicas::Idle => REPLICATE_AFTER,
         },
     };
-    let client = Client::new(config, segment, store, way)?;
+    let client = Client::new(config, segment, store, link)?;
     let client = client
         .with_emulated(options.emulated)
         .with_limit(options.limit);
@@ -458,7 +458,7 @@ impl<S: Store> Listener<S> {
         while !self.stop.is_set() {
             match connect(&self.pool, self.id, self.session) {
                 Ok((incoming, outgoing, _)) => {
-                    self.client.rejoin(|way| way.open(outgoing))?;
+                    self.client.rejoin(|link| link.open(outgoing))?;
                     return Ok(Some(incoming));
                 }
                 Err(_) if !said => {

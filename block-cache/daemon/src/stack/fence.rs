@@ -1,4 +1,5 @@
-//! Fences a volume whose backing device another machine has taken over.
+//! Fences a volume whose backing device has failed for good: another machine has taken it over, or
+//! its data is damaged.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;

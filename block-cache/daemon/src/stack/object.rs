@@ -132,8 +132,8 @@ impl OpenObjects {
 
     /// Returns how the volume fails for good.
     pub(super) fn failure(&self) -> Failure {
-        let volume = Rc::clone(&self.volume);
-        Rc::new(move || volume.failure())
+        let volume = Rc::downgrade(&self.volume);
+        Rc::new(move || volume.upgrade()?.failure())
     }
 
     /// Refuses a volume that lacks the last claim of this state directory: the folder is an older

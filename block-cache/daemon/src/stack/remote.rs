@@ -95,8 +95,9 @@ pub(crate) async fn connect(kind: &DeviceKind, access: Access) -> Result<Option<
         // Only read-only volumes may be on a snapshot, as the configuration was checked.
         DeviceKind::Rbd(address) => {
             let device = RbdDevice::open(address, access).await?;
-            let image = Rc::clone(&device);
-            failure = Some(Rc::new(move || image.failure()));
+            // The image is closed, and its lock released, when the device is dropped.
+            let image = Rc::downgrade(&device);
+            failure = Some(Rc::new(move || image.upgrade()?.failure()));
             (device, false)
         }
         // As for an image.

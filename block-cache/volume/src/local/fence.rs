@@ -11,12 +11,6 @@ impl Volume {
         self.local.fence.borrow_mut().get_or_insert(error);
         self.local.refusing.set(true);
     }
-
-    /// Returns the error of [`Volume::fence`], if the volume is fenced.
-    #[must_use]
-    pub fn fenced(&self) -> Option<Error> {
-        self.local.fence.borrow().clone()
-    }
 }
 
 impl Local {
