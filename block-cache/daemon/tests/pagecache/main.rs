@@ -366,9 +366,14 @@ fn thousands_of_pages_that_are_given_up_are_a_line_a_file() {
     let mut command = place.directory("64M");
     command.args(["--placement", "pool", "--rescue", "2s"]);
     let (_directory, log) = start_logging(&place, command, "directory");
-    let (mut dies, _) = start(place.command(&["node", "--id", "1", "--memory", "48M"]));
+    // On a slow machine, the expiry would write pages back before the source refuses them.
+    let mut command = place.command(&["node", "--id", "1", "--memory", "48M"]);
+    command.args(["--expiry", "1h"]);
+    let (mut dies, _) = start(command);
     let id = NodeId::new(2).expect("a node");
-    let writer = Node::join(Options::new(&place.pool, id, 8)).expect("it joins");
+    let mut options = Options::new(&place.pool, id, 8);
+    options.expiry = Duration::from_secs(3600);
+    let writer = Node::join(options).expect("it joins");
     let file = writer.create("mine").expect("made");
     for page in 0..PAGES {
         let wrote = file.write_at((page * PAGE_BYTES) as u64, &[1; PAGE_BYTES]);

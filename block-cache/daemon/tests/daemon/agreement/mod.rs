@@ -143,7 +143,8 @@ fn compare(faults: &[&Fault], check: &Outcome, serve: &Outcome, log: &str) -> Re
 }
 
 /// Runs `work` for each seed on a few threads. A panic does not prevent the other seeds.
-fn for_each(seeds: &[u64], work: impl Fn(u64) + Sync) {
+/// `name` returns the case of a seed, for the report of a panic.
+fn for_each(seeds: &[u64], name: impl Fn(u64) -> String + Sync, work: impl Fn(u64) + Sync) {
     let panics = AtomicUsize::new(0);
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -152,7 +153,7 @@ fn for_each(seeds: &[u64], work: impl Fn(u64) + Sync) {
                 while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let worked = catch_unwind(AssertUnwindSafe(|| work(*seed)));
                     if worked.is_err() {
-                        eprintln!("FOREBAY_SEED={seed} panicked");
+                        eprintln!("FOREBAY_SEED={seed}: {} panicked", name(*seed));
                         panics.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -171,32 +172,36 @@ fn check_and_serve_agree() {
         AtomicUsize::new(0),
     );
     let seeds = LIVES.seeds();
-    for_each(&seeds, |seed| {
-        let case = Case::of(seed);
-        let place = Place::new(&format!("agree-{seed}"), case.base);
-        let planted: Vec<_> = case
-            .faults
-            .iter()
-            .map(|fault| fault.plant(&place))
-            .collect();
-        let check = place.check();
-        let serve = place.serve();
-        let log = place.relative(&place.log());
-        drop(planted);
-        let count = match check {
-            Outcome::Good => &good,
-            Outcome::Refused(_) => &refused,
-            Outcome::Damaged(_) => &damaged,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-        if let Err(why) = compare(&case.faults, &check, &serve, &log) {
-            let name = case.named();
-            failures.lock().expect("no panics").push(format!(
-                "FOREBAY_SEED={}: {name}: {why}\n  check: {check:?}\n  serve: {serve:?}",
-                case.seed
-            ));
-        }
-    });
+    for_each(
+        &seeds,
+        |seed| Case::of(seed).named(),
+        |seed| {
+            let case = Case::of(seed);
+            let place = Place::new(&format!("agree-{seed}"), case.base);
+            let planted: Vec<_> = case
+                .faults
+                .iter()
+                .map(|fault| fault.plant(&place))
+                .collect();
+            let check = place.check();
+            let serve = place.serve();
+            let log = place.relative(&place.log());
+            drop(planted);
+            let count = match check {
+                Outcome::Good => &good,
+                Outcome::Refused(_) => &refused,
+                Outcome::Damaged(_) => &damaged,
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+            if let Err(why) = compare(&case.faults, &check, &serve, &log) {
+                let name = case.named();
+                failures.lock().expect("no panics").push(format!(
+                    "FOREBAY_SEED={}: {name}: {why}\n  check: {check:?}\n  serve: {serve:?}",
+                    case.seed
+                ));
+            }
+        },
+    );
     let failures = failures.into_inner().expect("no panics");
     let count = |number: AtomicUsize| number.into_inner();
     let (good, refused, damaged) = (count(good), count(refused), count(damaged));
@@ -222,43 +227,48 @@ fn check_and_serve_agree() {
 fn a_check_that_one_side_leaves_out_is_found() {
     let seeds: Vec<u64> = (0..faults::all().len() as u64).collect();
     let found = AtomicUsize::new(0);
-    for_each(&seeds, |index| {
-        let fault = faults::all()[index as usize];
-        // One fault of each part of the configuration and of the media.
-        if !fault.sample {
-            return;
-        }
-        let base = Base::ALL
-            .into_iter()
-            .find(|base| (fault.on)(*base))
-            .expect("one");
-        let place = Place::new(&format!("agree-left-out-{index}"), base);
-        let check_without = place.check();
-        assert_eq!(check_without, Outcome::Good, "{base:?}");
-        let planted = fault.plant(&place);
-        let (check, serve) = (place.check(), place.serve());
-        let log = place.relative(&place.log());
-        drop(planted);
-        let compare = |check, serve, log| compare(&[fault], check, serve, log);
-        assert_eq!(compare(&check, &serve, &log), Ok(()), "{}", fault.name);
-        for (check, serve) in [(&check_without, &serve), (&check, &Outcome::Good)] {
-            if (check, serve) == (&Outcome::Good, &Outcome::Good) {
-                // An exception, which only the log of `serve` shows.
-                continue;
+    let fault_at = |index| faults::all()[index as usize];
+    for_each(
+        &seeds,
+        |index| fault_at(index).name.into(),
+        |index| {
+            let fault = fault_at(index);
+            // One fault of each part of the configuration and of the media.
+            if !fault.sample {
+                return;
             }
-            let different = compare(check, serve, "");
-            assert!(different.is_err(), "{}: {check:?}, {serve:?}", fault.name);
-        }
-        // One word of the first line differs.
-        let worded = |outcome: &Outcome| match outcome {
-            Outcome::Good => Outcome::Good,
-            Outcome::Refused(said) => Outcome::Refused(planted_word(said)),
-            Outcome::Damaged(said) => Outcome::Damaged(planted_word(said)),
-        };
-        let different = compare(&check, &worded(&serve), &planted_word(&log));
-        assert!(different.is_err(), "{}: a word of {serve:?}", fault.name);
-        found.fetch_add(1, Ordering::Relaxed);
-    });
+            let base = Base::ALL
+                .into_iter()
+                .find(|base| (fault.on)(*base))
+                .expect("one");
+            let place = Place::new(&format!("agree-left-out-{index}"), base);
+            let check_without = place.check();
+            assert_eq!(check_without, Outcome::Good, "{base:?}");
+            let planted = fault.plant(&place);
+            let (check, serve) = (place.check(), place.serve());
+            let log = place.relative(&place.log());
+            drop(planted);
+            let compare = |check, serve, log| compare(&[fault], check, serve, log);
+            assert_eq!(compare(&check, &serve, &log), Ok(()), "{}", fault.name);
+            for (check, serve) in [(&check_without, &serve), (&check, &Outcome::Good)] {
+                if (check, serve) == (&Outcome::Good, &Outcome::Good) {
+                    // An exception, which only the log of `serve` shows.
+                    continue;
+                }
+                let different = compare(check, serve, "");
+                assert!(different.is_err(), "{}: {check:?}, {serve:?}", fault.name);
+            }
+            // One word of the first line differs.
+            let worded = |outcome: &Outcome| match outcome {
+                Outcome::Good => Outcome::Good,
+                Outcome::Refused(said) => Outcome::Refused(planted_word(said)),
+                Outcome::Damaged(said) => Outcome::Damaged(planted_word(said)),
+            };
+            let different = compare(&check, &worded(&serve), &planted_word(&log));
+            assert!(different.is_err(), "{}: a word of {serve:?}", fault.name);
+            found.fetch_add(1, Ordering::Relaxed);
+        },
+    );
     assert!(found.into_inner() >= 8, "few are tried");
 }
 
