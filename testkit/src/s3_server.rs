@@ -123,10 +123,11 @@ impl S3Server {
         self.scratch.path("log")
     }
 
+    /// Returns whether it serves requests. Its own `health/ready` is good before that.
     fn is_ready(&self) -> bool {
         let asked = TcpStream::connect(self.address).and_then(|mut stream| {
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            stream.write_all(b"GET /minio/health/ready HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+            stream.write_all(b"GET /minio/health/cluster HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
             Ok(answer)
