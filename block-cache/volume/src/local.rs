@@ -76,6 +76,7 @@ struct Local {
     limited: Cell<bool>,
     queue: RefCell<LimitQueue<QueuedRequest>>,
     deadlines: Deadlines,
+    /// Limiter of the log messages on failed requests. Clients get a number, and no cause.
     log_limiter: LogLimiter,
 }
 
@@ -407,7 +408,6 @@ impl Local {
         };
         for pending in self.deadlines.count() {
             let error = pending.late(&self.shared.name, limit);
-            self.log_limiter.failure(&self.shared.name, &error);
             self.shared.counters.is_late();
             self.finish(
                 pending.kind,
@@ -442,6 +442,9 @@ impl Local {
         let counters = &self.shared.counters;
         let latency = started.map(|started| rt::now().saturating_sub(started));
         counters.end(kind, len, outcome.is_ok(), latency);
+        if let Err(error) = &outcome {
+            self.log_limiter.failure(&self.shared.name, error);
+        }
         answer.give(outcome);
         if self.refusing.get() && counters.in_flight() == 0 {
             self.idle.wake_all();

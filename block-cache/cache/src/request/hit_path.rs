@@ -196,10 +196,6 @@ impl Engine {
             durable: false,
             bypass: false,
         };
-        let result = write::retry_hit(self, volume, job).await;
-        if let Err(error) = &result {
-            volume.log_failure(error);
-        }
-        result
+        write::retry_hit(self, volume, job).await
     }
 }

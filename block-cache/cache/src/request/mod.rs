@@ -101,20 +101,8 @@ impl Transfer {
 }
 
 impl Engine {
-    /// Serves a request, and logs its failure.
+    /// Serves a request.
     pub(crate) async fn serve(
-        self: &Rc<Self>,
-        volume: &Rc<AttachedVolume>,
-        request: Request,
-    ) -> Result<()> {
-        let result = self.serve_request(volume, request).await;
-        if let Err(error) = &result {
-            volume.log_failure(error);
-        }
-        result
-    }
-
-    async fn serve_request(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
         request: Request,

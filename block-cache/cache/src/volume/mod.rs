@@ -13,7 +13,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{DeviceInfo, Error, ErrorKind, Result};
-use forebay_io::log_limiter::LogLimiter;
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
 use forebay_policy::cleaning::{Cleaning, IoDevice};
@@ -106,7 +105,6 @@ pub(crate) struct AttachedVolume {
     pub(crate) noting: Semaphore,
     /// Turn to flush the backing device before the first comparison.
     first_flush: Semaphore,
-    log_limiter: LogLimiter,
 }
 
 impl AttachedVolume {
@@ -140,7 +138,6 @@ impl AttachedVolume {
             may_show_lost: Cell::new(found.may_show_lost),
             noting: Semaphore::new(1),
             first_flush: Semaphore::new(1),
-            log_limiter: LogLimiter::default(),
         }
     }
 
@@ -287,11 +284,6 @@ impl AttachedVolume {
     pub(crate) fn idle_time(&self) -> Duration {
         self.cleaner
             .idle_time(self.counters.requests(), self.in_flight.get())
-    }
-
-    /// Logs the failure of a request, unless it was logged recently.
-    pub(crate) fn log_failure(&self, error: &Error) {
-        self.log_limiter.failure(&self.name, error);
     }
 
     /// Returns whether reads of the backing device may show what a failed flush lost.

@@ -10,7 +10,6 @@ use forebay_block::{
     BlockDevice, Completion, Context as _, DeviceInfo, Error, ErrorKind, ExtentsFuture, Op,
     Request, Result,
 };
-use forebay_io::log_limiter::LogLimiter;
 use forebay_io::rt;
 use tokio::sync::oneshot;
 
@@ -31,7 +30,6 @@ pub struct LoggedDevice {
     log: mpsc::Sender<Wanted>,
     volume: Rc<str>,
     refusals: Arc<Refusals>,
-    log_limiter: Rc<LogLimiter>,
 }
 
 impl LoggedDevice {
@@ -66,7 +64,6 @@ impl LoggedDevice {
             log: send,
             volume: volume.into(),
             refusals: Arc::clone(refusals),
-            log_limiter: Rc::default(),
         }))
     }
 
@@ -115,7 +112,6 @@ impl BlockDevice for LoggedDevice {
         let sent = self.log.send((numbers.clone(), sender));
         let (inner, known) = (Rc::clone(&self.inner), Rc::clone(&self.known));
         let (volume, refusals) = (Rc::clone(&self.volume), Arc::clone(&self.refusals));
-        let log_limiter = Rc::clone(&self.log_limiter);
         rt::spawn(async move {
             let logged = match sent {
                 Ok(()) => receiver.await.unwrap_or_else(|_| Err(log_ended())),
@@ -127,10 +123,7 @@ impl BlockDevice for LoggedDevice {
                     known.borrow_mut().extend(numbers);
                     inner.submit(request, done);
                 }
-                Err(error) => {
-                    log_limiter.failure(&volume, &error);
-                    done.complete(Err(error));
-                }
+                Err(error) => done.complete(Err(error)),
             }
         });
     }

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
+use super::checked::set_len;
 use super::room::{errors_in_place_of_signals, limit_files};
 use super::support::{Daemon, Place, text};
 use super::{Nbd, block, check_blocks, write_blocks};
@@ -280,4 +281,24 @@ fn a_volume_that_needs_no_cache_starts_with_an_empty_one_after_its_cache_died_be
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 0..3);
     daemon.terminate();
+}
+
+/// Clients get a number. The cause is in the log, with and without a cache.
+#[test]
+fn the_log_names_the_cause_of_failed_requests() {
+    for arguments in [&[][..], &["--without-cache", "db"]] {
+        let place = Place::new("causes", "wt");
+        let daemon = place.serve(arguments);
+        let mut nbd = place.connect();
+        set_len(&place.path("db.img"), 0);
+        let answer = nbd.read(0, 4096).expect("an answer");
+        assert!(answer.is_err(), "{arguments:?}");
+        place.wait_for_log("a request failed: ");
+        let log = place.log();
+        let line = log.lines().find(|line| line.contains("a request failed: "));
+        assert!(line.is_some_and(|line| line.contains("db.img")), "{log}");
+        assert_eq!(log.matches("a request failed: ").count(), 1, "{log}");
+        drop(nbd);
+        daemon.kill();
+    }
 }
