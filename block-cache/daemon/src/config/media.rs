@@ -1,5 +1,7 @@
 //! Inspects the files and block devices of a configuration on this machine, before any is opened.
 
+mod folders;
+
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind as IoKind, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};

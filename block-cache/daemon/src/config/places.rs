@@ -61,6 +61,7 @@ impl Config {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let mut problems = Problems::new(&self.path, &text);
         self.look_at_media(cached, &mut problems);
+        self.look_at_folders(&mut problems);
         self.check_distinct(cached, &mut problems);
         let places = Places {
             listening: running.unwrap_or_default(),

@@ -408,3 +408,25 @@ fn a_check_refuses_a_folder_that_a_start_refuses() {
     std::fs::write(folder.join("volume"), superblock).expect("written");
     place.serve(&[]).terminate();
 }
+
+#[test]
+fn two_devices_in_one_directory_are_refused() {
+    let place = Place::new("object-twice", "wt");
+    let folder = make_folder(&place);
+    back_with(&place, &directory(&folder), "wt");
+    let other = place.path("link");
+    std::os::unix::fs::symlink(&folder, &other).expect("made");
+    let device = format!(
+        "[[device]]\nname = \"too\"\nkind = \"object\"\n{}",
+        directory(&other)
+    );
+    let volume = "[[volume]]\nname = \"two\"\nbacking = \"too\"\nmode = \"wt\"\n";
+    place.edit_config(&[("[cache]", &format!("{device}{volume}[cache]"))]);
+    let words = [
+        "devices \"far\" and \"too\" are in one directory",
+        text(&folder),
+        text(&other),
+    ];
+    both_refuse(&place, &words);
+    assert_eq!(objects(&folder), 0, "nothing was created");
+}

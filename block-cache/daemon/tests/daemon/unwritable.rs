@@ -4,6 +4,7 @@
 use std::process::{Command, Output};
 
 use crate::checked::both_refuse;
+use crate::object_backing::{back_with, directory};
 use crate::support::{PROGRAM, Place, last_error, text};
 
 /// Runs these commands where `small` is a small file system of its own, after these lines of shell.
@@ -94,6 +95,29 @@ fn a_state_directory_that_cannot_be_written_is_foreseen_and_nothing_is_left() {
         let [(check, check_left), (serve, serve_left)] = results;
         assert_eq!(last(&check), last(&serve));
         assert_eq!(check_left, serve_left, "{state}, {options}");
+    }
+}
+
+/// The store would answer each attempt with the same error.
+#[test]
+fn a_read_only_directory_of_objects_is_refused_at_once() {
+    let place = Place::new("object-read-only", "wt");
+    back_with(&place, &directory(&place.path("small")), "wt");
+    let lines = "mkdir \"$FOLDER/log\" \"$FOLDER/.incomplete\"; mount -o remount,ro \"$FOLDER\"";
+    let results = on_small_file_system(&place, "size=1m", lines, ["check", "serve"]);
+    let Some(results) = results else {
+        return;
+    };
+    let [check, serve] = results.map(|(output, _)| said(&output));
+    assert_eq!(last_error(&check), last_error(&serve));
+    let parts = [
+        "device \"far\"",
+        "is not writable",
+        "Read-only file system",
+        "help: mount its",
+    ];
+    for part in parts {
+        assert!(check.contains(part), "{part}: {check}");
     }
 }
 
