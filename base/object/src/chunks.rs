@@ -45,6 +45,17 @@ impl Source {
         })
     }
 
+    /// Returns the number of chunks.
+    pub(crate) fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Returns the length of all chunks, bytes.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        let bytes = self.bytes(0..self.chunks.len());
+        bytes.end - bytes.start
+    }
+
     /// Returns the place of chunks in the object, bytes.
     fn bytes(&self, chunks: Range<usize>) -> Range<u64> {
         let len = |chunks: &[Chunk]| {

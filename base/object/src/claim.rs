@@ -4,7 +4,7 @@
 //! that no later flush of such a writer is good. `docs/internals/object-volumes.md` has the
 //! argument.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use forebay_block::{Error, ErrorKind, Result};
@@ -94,12 +94,24 @@ pub(crate) async fn occupant(
     })
 }
 
+/// Returns the time of a claim for a message. Returns nothing for a clock beyond the year 9999.
+fn in_words(time: Duration) -> String {
+    const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
+    match time < YEAR_10000 {
+        true => {
+            let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + time);
+            format!(" at {time}")
+        }
+        false => String::new(),
+    }
+}
+
 /// Error of a writer whose successor has the volume.
 pub(crate) async fn fenced(link: &Link<'_>, volume: &Superblock, seen: &Header) -> Error {
     let successor = match claimant(link, volume, seen.claim).await {
         Ok(Some(claimant)) => {
-            let age = wall_clock().saturating_sub(claimant.time).as_secs();
-            format!("{} took it over {age} s ago", claimant.text)
+            let time = in_words(claimant.time);
+            format!("{} took it over{time}", claimant.text)
         }
         _ => "another writer took it over".to_owned(),
     };
@@ -330,4 +342,18 @@ fn this_process() -> String {
     let host: String = host.trim().chars().take(255).collect();
     let host = if host.is_empty() { "a host" } else { &host };
     format!("process {} on {host}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_may_show_any_time() {
+        assert_eq!(in_words(Duration::ZERO), " at 1970-01-01T00:00:00Z");
+        let last = in_words(Duration::from_secs(253_402_300_799));
+        assert_eq!(last, " at 9999-12-31T23:59:59Z");
+        assert_eq!(in_words(Duration::from_secs(253_402_300_800)), "");
+        assert_eq!(in_words(Duration::MAX), "");
+    }
 }

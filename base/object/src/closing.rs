@@ -9,7 +9,6 @@ use forebay_io::sync::Promise;
 
 use crate::checkpointer::checkpoint;
 use crate::core::Core;
-use crate::objects::bytes_of;
 use crate::writer::flushed;
 
 /// Makes everything durable, and writes a checkpoint once the background task has `ended`. Gives
@@ -76,19 +75,12 @@ async fn drain(core: &Rc<Core>, until: Duration) -> Result<()> {
 
 /// Error of the data that the store does not have at the end.
 fn lost(core: &Core) -> Error {
-    let log = core.log.borrow();
-    let end = log.seq_of(log.durable);
-    let objects = log.chain.objects.iter().map(|(_, it)| it);
-    let closed: usize = objects
-        .filter(|it| it.seq >= end)
-        .map(|it| bytes_of(it.payload_sectors))
-        .sum();
     let what = format!(
         "object store {}: {} unflushed bytes, and discards, ARE LOST unless a cache has them\n\
          help: see that the store answers, and start again; clients have to repeat what they had \
          not flushed",
         core.link.name(),
-        closed + log.batch.payload.len()
+        core.unflushed_bytes()
     );
     Error::new(ErrorKind::Unreachable, what)
 }

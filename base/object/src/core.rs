@@ -18,6 +18,7 @@ use crate::format::superblock::Superblock;
 use crate::limits::Limits;
 use crate::link::Link;
 use crate::map::Place;
+use crate::objects::bytes_of;
 
 /// State that a volume shares with its tasks.
 pub(crate) struct Core {
@@ -168,6 +169,31 @@ impl Core {
         drop(log);
         self.fail_changes(error);
         self.work.wake_all();
+    }
+
+    /// Returns the bytes of acknowledged writes that the store may lack.
+    pub(crate) fn unflushed_bytes(&self) -> usize {
+        let log = self.log.borrow();
+        let end = log.seq_of(log.durable);
+        let objects = log.chain.objects.iter().map(|(_, it)| it);
+        let closed: usize = objects
+            .filter(|it| it.seq >= end)
+            .map(|it| bytes_of(it.payload_sectors))
+            .sum();
+        closed + log.batch.payload.len()
+    }
+
+    /// Fails the volume and all its requests for good. Logs the cause and the data that is lost.
+    pub(crate) fn fail_in_service(&self, error: &Error) {
+        tracing::error!("{}", error.report());
+        let unflushed = self.unflushed_bytes();
+        if unflushed > 0 {
+            tracing::error!(
+                "object store {}: {unflushed} unflushed bytes ARE LOST unless a cache has them",
+                self.link.name()
+            );
+        }
+        self.fail(error);
     }
 
     /// Fails all flushes and changes that wait.

@@ -36,6 +36,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod verification;
 mod volume;
 mod writer;
 
@@ -44,4 +45,5 @@ pub use format::{Id, new_id};
 pub use options::{Access, Options, Times};
 pub use snapshots::{Snapshot, delete_snapshot, list_snapshots};
 pub use usage::Usage;
+pub use verification::Verification;
 pub use volume::ObjectVolume;

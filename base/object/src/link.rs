@@ -16,6 +16,8 @@ use crate::usage::Usage;
 
 /// Length of one read of a long object, bytes.
 const READ_BYTES: u64 = 16 << 20;
+/// Time without success after which repetitions are logged.
+const LOG_AFTER: Duration = Duration::from_secs(2);
 
 /// A store, shared or borrowed.
 #[derive(Clone)]
@@ -30,6 +32,8 @@ pub(crate) struct Link<'a> {
     handle: Handle<'a>,
     pub(crate) times: Times,
     counts: Cell<Usage>,
+    /// Time of the last log message on a repetition.
+    logged: Cell<Option<Duration>>,
 }
 
 impl<'a> Link<'a> {
@@ -47,6 +51,7 @@ impl<'a> Link<'a> {
             handle,
             times,
             counts: Cell::default(),
+            logged: Cell::default(),
         }
     }
 
@@ -186,18 +191,41 @@ impl<'a> Link<'a> {
             if rt::now() - begin >= self.times.patience {
                 return Err(self.silent(error));
             }
+            if rt::now() - begin >= LOG_AFTER {
+                self.log_repetition(&error);
+            }
             pause.wait().await;
         }
     }
 
+    /// Logs that an operation is repeated, unless that was logged during the last patience.
+    fn log_repetition(&self, cause: &Error) {
+        let (now, patience) = (rt::now(), self.times.patience);
+        if self.logged.get().is_some_and(|last| now - last < patience) {
+            return;
+        }
+        self.logged.set(Some(now));
+        tracing::warn!(
+            "object store {}: an operation fails, and is repeated for {} s: {}",
+            self.name(),
+            patience.as_secs(),
+            cause.report()
+        );
+    }
+
     /// Error of a store that has not done an operation for the patience.
     pub(crate) fn silent(&self, cause: Error) -> Error {
-        let what = format!(
-            "object store {}: no answer for {} s\n\
-             help: see whether the store can be reached; requests succeed when it answers",
-            self.name(),
-            self.times.patience.as_secs()
-        );
+        let (name, seconds) = (self.name(), self.times.patience.as_secs());
+        let what = match cause.kind() {
+            ErrorKind::TimedOut | ErrorKind::Unreachable => format!(
+                "object store {name}: no answer for {seconds} s\n\
+                 help: see whether the store can be reached; requests succeed when it answers"
+            ),
+            _ => format!(
+                "object store {name}: all attempts of {seconds} s have failed\n\
+                 help: remove the cause, which follows; requests succeed then"
+            ),
+        };
         Error::with_source(ErrorKind::Unreachable, what, cause)
     }
 }
@@ -208,6 +236,7 @@ const fn is_final(kind: ErrorKind) -> bool {
         kind,
         ErrorKind::NotFound
             | ErrorKind::Permission
+            | ErrorKind::ReadOnly
             | ErrorKind::InvalidInput
             | ErrorKind::Unsupported
             | ErrorKind::Corrupt

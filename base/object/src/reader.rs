@@ -178,7 +178,7 @@ async fn find_successor(core: &Rc<Core>, writer: &crate::claim::Writer) -> Optio
         match read_header(&core.link, &writer.volume, seq).await {
             Ok(header) if header.epoch > writer.epoch => {
                 let error = fenced(&core.link, &writer.volume, &header).await;
-                core.fail(&error);
+                core.fail_in_service(&error);
                 return Some(error);
             }
             _ => {}

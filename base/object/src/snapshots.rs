@@ -246,6 +246,10 @@ pub(crate) async fn pin_all(core: &Core) -> Result<()> {
 pub(crate) async fn create(core: &Rc<Core>, name: &str) -> Result<()> {
     core.writer()?;
     check_name(name)?;
+    if name.starts_with('-') {
+        let what = format!("{name:?} looks like an option\nhelp: begin the name with a letter");
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
     if !find(&core.link, name).await?.is_empty() {
         return Err(exists(core, name));
     }

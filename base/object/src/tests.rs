@@ -4,6 +4,7 @@ mod failures;
 mod opening;
 mod requests;
 mod uploads;
+mod verification;
 
 use std::future::Future;
 use std::rc::Rc;

@@ -26,6 +26,7 @@ use crate::reader;
 use crate::snapshots;
 use crate::store::Store;
 use crate::usage::Usage;
+use crate::verification::{Verification, verify};
 use crate::writer::{ATOMIC_SECTORS, flush, submit};
 
 /// Unit in which clients should write, bytes. Smaller units cost more of the map.
@@ -129,6 +130,14 @@ impl ObjectVolume {
 
     fn core(&self) -> Rc<Core> {
         Rc::clone(&self.state.borrow().core)
+    }
+
+    /// Reads all data of a volume that nobody writes, and verifies it against its checksums.
+    ///
+    /// # Errors
+    /// Errors of the store. Missing and damaged objects are part of the result.
+    pub async fn verify(&self) -> Result<Verification> {
+        verify(&self.core()).await
     }
 
     /// Returns whether [`ObjectVolume::claim`] would create the volume.

@@ -324,7 +324,7 @@ async fn upload(core: Rc<Core>, closed: Closed) {
         match create(&core, closed.seq, &sealed).await {
             Ok(true) => return finish(&core, closed.number, closed.object, &sealed),
             Ok(false) => {}
-            Err(error) if error.kind() == ErrorKind::Corrupt => core.fail(&error),
+            Err(error) if error.kind() == ErrorKind::Corrupt => core.fail_in_service(&error),
             Err(error) => {
                 tracing::debug!("{}", error.report());
                 core.log.borrow_mut().last_error = Some(error);
@@ -348,8 +348,7 @@ async fn create(core: &Rc<Core>, seq: u64, sealed: &Sealed) -> Result<bool> {
         Occupant::Gone => Ok(false),
         Occupant::Successor(seen) => {
             let error = fenced(&core.link, &writer.volume, &seen).await;
-            tracing::error!("{}", error.report());
-            core.fail(&error);
+            core.fail_in_service(&error);
             Ok(false)
         }
         Occupant::Orphan(_) => {

@@ -84,9 +84,14 @@ impl Address {
             Error::new(ErrorKind::InvalidInput, format!("{why}\nhelp: {help}"))
         };
         let Some((scheme, rest)) = url.split_once("://") else {
-            return match url.is_empty() {
-                true => Err(invalid("the URL is empty", FORMS)),
-                false => Self::directory(base.join(url), settings),
+            let begin = url.split_once(':').map_or("", |(begin, _)| begin);
+            return match begin {
+                "s3" | "gs" | "az" | "file" => {
+                    let why = format!("{begin}: is not followed by two slashes");
+                    Err(invalid(&why, FORMS))
+                }
+                _ if url.is_empty() => Err(invalid("the URL is empty", FORMS)),
+                _ => Self::directory(base.join(url), settings),
             };
         };
         let provider = match scheme {
@@ -273,6 +278,8 @@ mod tests {
             ("s3:///db", "names no bucket"),
             ("s3://bucket", "names no folder"),
             ("s3://bucket/", "names no folder"),
+            ("s3:/bucket/db", "not followed by two slashes"),
+            ("file:/srv/db", "not followed by two slashes"),
             ("s3://bucket/a//b", "not portable"),
             ("s3://bucket/../b", "not portable"),
             ("s3://KEY:SECRET@bucket/db", "more than a bucket"),

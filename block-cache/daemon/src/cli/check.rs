@@ -4,6 +4,7 @@
 mod beside;
 mod foresee;
 mod mend;
+mod objects;
 mod open;
 mod report;
 mod start;
@@ -31,6 +32,7 @@ pub(super) use beside::running;
 use beside::{check_config, own_daemon};
 use forebay_terminal::out;
 use mend::{Losses, Work};
+use objects::{VerifiedDevice, verify_objects};
 use open::Backing;
 pub(super) use open::{open_configured, open_named};
 use report::{as_json, render, summary, summary_as_json};
@@ -68,7 +70,8 @@ pub(super) struct Arguments {
     /// Process journal, if it is not at its default path
     #[arg(long, value_name = "PATH", requires = "cache")]
     pub(super) journal: Option<PathBuf>,
-    /// Also read all cached data, and verify it if the cache has checksums
+    /// Also read all cached data, and verify it if the cache has checksums. Without a daemon, also
+    /// read and verify all objects of volumes in object storage
     #[arg(long)]
     pub(super) data: bool,
     /// Repair copies of the superblock, the bit-tree and the damaged log; with --data, drop clean
@@ -160,6 +163,20 @@ pub(super) fn run(
         Some(checked) => checked?,
         None => Default::default(),
     };
+    let verified = match (&config, &running) {
+        (Some(config), None) if arguments.data => verify_objects(config),
+        // The daemon deletes objects while they are read.
+        _ => Ok(Vec::new()),
+    };
+    let verified = match verified {
+        Err(error) if error.kind() == ErrorKind::Lost => return damage(&error, arguments.json),
+        verified => verified?,
+    };
+    if !arguments.json {
+        for device in &verified {
+            out::print(&device.line())?;
+        }
+    }
     let in_order = || match &config {
         Some(config) if !arguments.json => out::print(&summary(config)),
         _ => Ok(()),
@@ -168,6 +185,10 @@ pub(super) fn run(
         if let Some(config) = &config {
             let warnings: Vec<_> = backing.warnings.iter().cloned().chain(of_memory).collect();
             found["configuration"] = summary_as_json(config, &warnings);
+        }
+        if !verified.is_empty() {
+            let devices = verified.iter().map(VerifiedDevice::as_json);
+            found["verified_devices"] = devices.collect();
         }
         out::print(&format!("{found}\n"))
     };

@@ -9,8 +9,8 @@ use forebay_io::rt;
 use forebay_object::store::Store;
 use forebay_object::stores::credentials::Credentials;
 use forebay_object::stores::{self, Use};
-use forebay_object::{Id, ObjectVolume, Options, Times, list_snapshots};
-use forebay_terminal::size::{human_bytes, human_duration};
+use forebay_object::{Id, ObjectVolume, Options, Times, Verification, list_snapshots};
+use forebay_terminal::size::{human_bytes, human_count, human_duration};
 
 use super::Stack;
 use super::fence::Failure;
@@ -20,6 +20,8 @@ use crate::status::ObjectStatus;
 
 /// Time without an answer until a look fails.
 const LOOK: Duration = Duration::from_secs(10);
+/// Number of damaged objects that an error names.
+const NAMED_OBJECTS: usize = 10;
 
 /// A volume in object storage that is open.
 #[derive(Clone)]
@@ -162,6 +164,32 @@ impl OpenObjects {
              help: restore the newest copy of the folder; to serve this one, remove {name}.epoch \
              from the state directory",
             info.name
+        );
+        Err(Error::new(ErrorKind::Lost, what))
+    }
+
+    /// Reads all objects, and verifies their data. Returns the result.
+    ///
+    /// # Errors
+    /// `Lost` if an object is missing or damaged. The error of the store.
+    pub(super) async fn verify(&self) -> Result<Verification> {
+        let mut found = self.volume.verify().await?;
+        let damaged = found.damage.len();
+        if damaged == 0 {
+            return Ok(found);
+        }
+        found.damage.truncate(NAMED_OBJECTS);
+        let named: Vec<_> = found.damage.iter().map(|error| error.to_string()).collect();
+        let more = match damaged - named.len() {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        let what = format!(
+            "{}: DATA IS LOST: {} missing or damaged\n    \
+             help: restore them from a version or a copy of the folder: {}{more}",
+            self.volume.info().name,
+            human_count(damaged as u64, "object"),
+            named.join("; "),
         );
         Err(Error::new(ErrorKind::Lost, what))
     }

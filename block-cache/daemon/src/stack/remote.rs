@@ -7,6 +7,7 @@ use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_device::nbd::{self, NbdDevice};
 use forebay_device::nvme_tcp::{NvmeTcpDevice, Uri};
 use forebay_device::rbd::{Access, RbdDevice};
+use forebay_object::Verification;
 
 use super::fence::Failure;
 use super::object::{self, OpenObjects};
@@ -30,6 +31,18 @@ impl Connected {
     pub(crate) async fn last_writer(&self) -> Result<Option<forebay_object::Id>> {
         match self.objects.as_ref().filter(|it| !it.is_snapshot) {
             Some(objects) => Ok(objects.volume.last_writer().await?.map(|it| it.id)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads all objects of a volume in object storage, and verifies their data. Returns `None` for
+    /// another device.
+    ///
+    /// # Errors
+    /// As [`OpenObjects::verify`].
+    pub(crate) async fn verify(&self) -> Result<Option<Verification>> {
+        match &self.objects {
+            Some(objects) => Ok(Some(objects.verify().await?)),
             None => Ok(None),
         }
     }

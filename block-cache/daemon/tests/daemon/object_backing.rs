@@ -190,6 +190,7 @@ fn a_second_daemon_fences_the_first_whose_writes_fail_by_name() {
         assert_ne!(error.expect("an answer"), 0, "block {number} is fenced");
     }
     first.wait_for_log(&format!("process {}", daemon.id()));
+    first.wait_for_log("4096 unflushed bytes ARE LOST");
     stale.kill();
     daemon.terminate();
     let daemon = second.serve(&["--without-cache", "db"]);
@@ -284,6 +285,34 @@ fn a_snapshot_is_served_as_a_read_only_device() {
     assert_eq!(data, Ok(block(500)));
     snapshot.terminate();
     daemon.terminate();
+}
+
+#[test]
+fn a_check_of_data_names_damaged_objects() {
+    let place = Place::new("object-verified", "wt");
+    let folder = make_folder(&place);
+    back_with(&place, &directory(&folder), "wt");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..64);
+    daemon.terminate();
+    let config = place.path("forebay.toml");
+    let intact = place.ok(&["check", text(&config), "--data"]);
+    assert!(intact.contains("device \"far\": 1 object with"), "{intact}");
+    let entries = std::fs::read_dir(folder.join("log")).expect("there");
+    let objects = entries.map(|entry| entry.expect("read").path());
+    let size = |path: &std::path::PathBuf| path.metadata().expect("there").len();
+    let path = objects.max_by_key(size).expect("it has data");
+    let mut content = std::fs::read(&path).expect("there");
+    *content.last_mut().expect("some") ^= 1;
+    std::fs::write(&path, content).expect("written");
+    place.ok(&["check", text(&config)]);
+    let output = place.run(&["check", text(&config), "--data"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let name = path.file_name().expect("a name").to_string_lossy();
+    for part in ["DATA IS LOST", "1 object missing or damaged", &*name] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }
 
 #[test]
