@@ -423,7 +423,7 @@ fn two_devices_in_one_directory_are_refused() {
     let volume = "[[volume]]\nname = \"two\"\nbacking = \"too\"\nmode = \"wt\"\n";
     place.edit_config(&[("[cache]", &format!("{device}{volume}[cache]"))]);
     let words = [
-        "devices \"far\" and \"too\" are in one directory",
+        "devices \"too\" and \"far\" are in one directory",
         text(&folder),
         text(&other),
     ];
