@@ -18,7 +18,7 @@ pub struct Verification {
     pub objects: u64,
     /// Stored bytes of their data.
     pub bytes: u64,
-    /// The object that is missing or damaged, one for each.
+    /// An error for each missing or damaged object.
     pub damage: Vec<Error>,
 }
 

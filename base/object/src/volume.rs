@@ -132,7 +132,7 @@ impl ObjectVolume {
         Rc::clone(&self.state.borrow().core)
     }
 
-    /// Reads all data of a volume that nobody writes, and verifies it against its checksums.
+    /// Reads all data of a volume that has no writer, and verifies it against its checksums.
     ///
     /// # Errors
     /// Errors of the store. Missing and damaged objects are part of the result.
