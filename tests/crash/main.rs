@@ -44,9 +44,9 @@ fn sweep(mode: Mode, durability: Durability, fits: bool) {
 }
 
 /// Lives that aim at one window each, cut off everywhere, and with each operation failing.
-fn aimed(part: u64) {
-    let lives = (0..).zip(families::aims(Rotation::current()));
-    for (_, (setup, seed)) in lives.filter(|(index, _)| index % PARTS == part) {
+fn aimed(part: usize) {
+    let lives = families::aims(Rotation::current()).into_iter();
+    for (setup, seed) in lives.skip(part).step_by(PARTS as usize) {
         let target = target(setup);
         match setup.hit(&target, seed) {
             Ok(report) => eprintln!("{}, seed {seed}: {report:?}", target.label),

@@ -185,6 +185,9 @@ impl Core {
 
     /// Fails the volume and all its requests for good. Logs the cause and the data that is lost.
     pub(crate) fn fail_in_service(&self, error: &Error) {
+        if self.has_failed() {
+            return;
+        }
         tracing::error!("{}", error.report());
         let unflushed = self.unflushed_bytes();
         if unflushed > 0 {

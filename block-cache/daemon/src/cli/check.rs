@@ -32,7 +32,7 @@ pub(super) use beside::running;
 use beside::{check_config, own_daemon};
 use forebay_terminal::out;
 use mend::{Losses, Work};
-use objects::{VerifiedDevice, verify_objects};
+use objects::{VerifiedDevice, has_objects, verify_objects};
 use open::Backing;
 pub(super) use open::{open_configured, open_named};
 use report::{as_json, render, summary, summary_as_json};
@@ -166,6 +166,10 @@ pub(super) fn run(
     let verified = match (&config, &running) {
         (Some(config), None) if arguments.data => verify_objects(config),
         // The daemon deletes objects while they are read.
+        (Some(config), Some(_)) if arguments.data && has_objects(config) => {
+            out::note("warning: no object was verified: a daemon serves this configuration");
+            Ok(Vec::new())
+        }
         _ => Ok(Vec::new()),
     };
     let verified = match verified {

@@ -33,6 +33,17 @@ impl VerifiedDevice {
     }
 }
 
+/// Returns whether a volume of the configuration is in object storage.
+pub(super) fn has_objects(config: &Config) -> bool {
+    let leaves = config
+        .volumes
+        .iter()
+        .map(|it| config.stack(&it.backing).pop());
+    leaves
+        .flatten()
+        .any(|leaf| matches!(leaf.kind, DeviceKind::Object(_)))
+}
+
 /// Reads all objects under the volumes of a configuration that no daemon serves, and verifies their
 /// data. Omits a volume that the start creates.
 ///
