@@ -5,6 +5,7 @@
 //! - [`pmem`]: byte-addressable media, completes inline.
 //! - [`emulate`]: declares latency and bandwidth over another device.
 //! - [`counted`]: counts the requests to another device.
+//! - [`faulted`]: counts the failed requests of another device.
 //! - [`nbd`]: an export of an NBD server.
 //! - [`nvme_tcp`]: a namespace of an NVMe/TCP target.
 //! - [`rbd`]: an image of a Ceph cluster.
@@ -13,6 +14,7 @@
 
 pub mod counted;
 pub mod emulate;
+pub mod faulted;
 pub mod file;
 pub mod mem;
 pub mod metered;

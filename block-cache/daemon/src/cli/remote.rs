@@ -1,15 +1,17 @@
 //! Commands that the daemon executes: flush, mode, detach, grow, snapshot and scrub.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
 
 use clap::Args;
 use forebay_block::Result;
+use forebay_io::system::wall_clock;
 
 use crate::config::Mode;
 use crate::control::client::{Client, Control};
-use crate::control::protocol::{Reply, Request, line};
+use crate::control::protocol::{ListedSnapshot, Reply, Request, line};
 use forebay_terminal::out;
-use forebay_terminal::size::Size;
+use forebay_terminal::size::{Size, human_bytes, human_duration};
 
 /// Write dirty data back to the backing devices, and wait for the end
 #[derive(Debug, Args)]
@@ -209,9 +211,24 @@ impl Output {
         }
         match reply? {
             Reply::Done(text) if !self.json => out::print(&format!("{text}\n")),
+            Reply::Snapshots(listed) if !self.json => out::print(&snapshot_lines(&listed)),
             reply => out::print(&String::from_utf8_lossy(&line(&reply))),
         }
     }
+}
+
+/// Returns a line for each snapshot.
+fn snapshot_lines(snapshots: &[ListedSnapshot]) -> String {
+    if snapshots.is_empty() {
+        return "The volume has no snapshots.\n".to_owned();
+    }
+    let now = wall_clock().as_secs();
+    let lines = snapshots.iter().map(|snapshot| {
+        let age = Duration::from_secs(now.saturating_sub(snapshot.created_s));
+        let (name, size) = (&snapshot.name, human_bytes(snapshot.size_bytes));
+        format!("{name}: {size}, made {} ago\n", human_duration(age))
+    });
+    lines.collect()
 }
 
 /// Replaces the last line of the terminal.

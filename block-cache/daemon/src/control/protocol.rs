@@ -145,6 +145,8 @@ pub enum Reply {
     Done(String),
     /// The complete status.
     Status(Box<Status>),
+    /// The snapshots of a volume in object storage, by name in ascending order.
+    Snapshots(Vec<ListedSnapshot>),
     /// The request failed.
     Error {
         /// Kind of the error, for programs.
@@ -152,6 +154,17 @@ pub enum Reply {
         /// Description and remedy, for people.
         message: String,
     },
+}
+
+/// A snapshot of a volume in object storage.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct ListedSnapshot {
+    /// Name.
+    pub name: String,
+    /// Size of the volume at its creation, bytes.
+    pub size_bytes: u64,
+    /// Time of its creation, seconds since 1970.
+    pub created_s: u64,
 }
 
 /// Description of a part of a trace.

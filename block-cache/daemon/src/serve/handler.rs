@@ -13,7 +13,7 @@ use super::exports::Shared;
 use super::record::Recordings;
 use crate::control::http::Source;
 use crate::control::peer::Peer;
-use crate::control::protocol::{Reply, Request};
+use crate::control::protocol::{ListedSnapshot, Reply, Request};
 use crate::control::server::{Caller, Handler, Part};
 use crate::stack::offload;
 use crate::state::with_help;
@@ -182,7 +182,12 @@ async fn answer(
         } => {
             let work =
                 command.begin(move |engine| async move { engine.stack.snapshots(&volume).await });
-            work.await?
+            let listed = work.await?.into_iter().map(|snapshot| ListedSnapshot {
+                name: snapshot.name,
+                size_bytes: snapshot.size_bytes,
+                created_s: snapshot.time.as_secs(),
+            });
+            return Ok(Reply::Snapshots(listed.collect()));
         }
         Request::Snapshot {
             volume,

@@ -12,6 +12,7 @@ use forebay_device::counted::Counted;
 use forebay_device::emulate::disk::EmulatedDisk;
 use forebay_device::emulate::memory::{EmulatedPmem, Waiting};
 use forebay_device::emulate::{EmulateDevice, Profile};
+use forebay_device::faulted::Faulted;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_device::mem::MemDevice;
 use forebay_device::metered::Metered;
@@ -133,7 +134,7 @@ pub(super) struct Opened {
     pub(super) device: Rc<dyn BlockDevice>,
     /// Description of the device.
     pub(super) what: String,
-    /// Faults of the file at the bottom.
+    /// Faults of the file or the remote device at the bottom.
     faults: Rc<Faults>,
     /// Threads for its requests, if the requests are the work of a processor.
     pub(super) run: Option<Run>,
@@ -166,7 +167,11 @@ fn open_stack(
         | DeviceKind::Object(_) => {
             let device = remote.expect("what is another machine's was connected before");
             let what = device.info().name;
-            Ok(Opened::new(device, what))
+            let (device, faults) = Faulted::wrap(device);
+            Ok(Opened {
+                faults,
+                ..Opened::new(device, what)
+            })
         }
         DeviceKind::File { path, direct } => {
             let options = FileDeviceOptions {

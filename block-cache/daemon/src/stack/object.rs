@@ -9,8 +9,8 @@ use forebay_io::rt;
 use forebay_object::store::Store;
 use forebay_object::stores::credentials::Credentials;
 use forebay_object::stores::{self, Use};
-use forebay_object::{Id, ObjectVolume, Options, Times, Verification, list_snapshots};
-use forebay_terminal::size::{human_bytes, human_count, human_duration};
+use forebay_object::{Id, ObjectVolume, Options, Snapshot, Times, Verification, list_snapshots};
+use forebay_terminal::size::{human_bytes, human_count};
 
 use super::Stack;
 use super::fence::Failure;
@@ -273,26 +273,13 @@ impl Stack {
         Ok(format!("volume {volume:?} has the snapshot {name} no more"))
     }
 
-    /// Lists the snapshots of a volume in object storage, one a line.
+    /// Returns the snapshots of a volume in object storage, by name in ascending order.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume, `Unsupported` for one on another kind of device. An error
     /// of the store.
-    pub async fn snapshots(&self, volume: &str) -> Result<String> {
+    pub async fn snapshots(&self, volume: &str) -> Result<Vec<Snapshot>> {
         let (objects, _) = self.objects_of(volume)?;
-        let snapshots = list_snapshots(&*objects.store).await?;
-        let now = forebay_io::system::wall_clock();
-        let lines: Vec<_> = snapshots
-            .iter()
-            .map(|snapshot| {
-                let age = now.saturating_sub(snapshot.time);
-                let (name, size) = (&snapshot.name, human_bytes(snapshot.size_bytes));
-                format!("{name}: {size}, made {} ago", human_duration(age))
-            })
-            .collect();
-        Ok(match lines.is_empty() {
-            true => format!("volume {volume:?} has no snapshots"),
-            false => lines.join("\n"),
-        })
+        list_snapshots(&*objects.store).await
     }
 }

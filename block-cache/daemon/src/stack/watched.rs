@@ -23,7 +23,7 @@ pub(super) struct Watched {
     pub(super) what: String,
     pub(super) device: Rc<dyn BlockDevice>,
     pub(super) counters: Rc<Counters>,
-    /// Faults of the file under it; memory has none.
+    /// Faults of the file or the remote device under it; memory has none.
     pub(super) faults: Rc<Faults>,
     /// File under it, if it is one.
     pub(super) presence: Option<Presence>,

@@ -191,6 +191,13 @@ fn a_second_daemon_fences_the_first_whose_writes_fail_by_name() {
     }
     first.wait_for_log(&format!("process {}", daemon.id()));
     first.wait_for_log("4096 unflushed bytes ARE LOST");
+    let status = first.status();
+    let devices = status["devices"].as_array().expect("devices");
+    let far = devices.iter().find(|device| device["name"] == "far");
+    let far = far.expect("the device");
+    assert!(far["errors"].as_u64() > Some(0), "{far}");
+    let last = far["last_error"].as_str().expect("an error");
+    assert!(last.contains(&format!("process {}", daemon.id())), "{last}");
     stale.kill();
     daemon.terminate();
     let daemon = second.serve(&["--without-cache", "db"]);
@@ -241,6 +248,14 @@ fn a_snapshot_is_served_as_a_read_only_device() {
     );
     let listed = place.ok(&["snapshot", "db", "--list"]);
     assert!(listed.starts_with("monday: 64 MiB, made "), "{listed}");
+    let listed = place.ok(&["snapshot", "db", "--list", "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+    let monday = &listed["snapshots"][0];
+    assert_eq!(monday["name"], "monday", "{listed}");
+    assert_eq!(monday["size_bytes"], 64 << 20, "{listed}");
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("a time");
+    let age = monday["created_s"].as_u64().map(|it| now.as_secs() - it);
+    assert!(age.is_some_and(|age| age < 600), "{listed}");
     for number in 0..64 {
         assert_eq!(
             nbd.write(number * 4096, &block(number + 500))
@@ -294,8 +309,11 @@ fn a_check_of_data_names_damaged_objects() {
     back_with(&place, &directory(&folder), "wt");
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 0..64);
-    daemon.terminate();
     let config = place.path("forebay.toml");
+    let output = place.run(&["check", text(&config), "--data"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("warning: no object was verified"), "{said}");
+    daemon.terminate();
     let intact = place.ok(&["check", text(&config), "--data"]);
     assert!(intact.contains("device \"far\": 1 object with"), "{intact}");
     let entries = std::fs::read_dir(folder.join("log")).expect("there");

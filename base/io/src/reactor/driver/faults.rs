@@ -1,4 +1,4 @@
-//! Faults of a file, for monitoring: their number, the last one, and whether the file was removed.
+//! Faults of a device, for monitoring: their number, the last one, and whether its file was removed.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use forebay_block::{Error, ErrorKind};
 
-/// Failures of operations on one file since it was opened. Refusals of invalid requests do not
-/// count.
+/// Failures of operations on one file or device since it was opened. Refusals of invalid requests
+/// do not count.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// Number of operations that failed.
@@ -39,7 +39,7 @@ impl Faults {
     }
 
     /// Counts a failure.
-    pub(crate) fn note(&self, error: &Error) {
+    pub fn note(&self, error: &Error) {
         self.count.set(self.count.get() + 1);
         *self.last.borrow_mut() = Some(error.clone());
     }

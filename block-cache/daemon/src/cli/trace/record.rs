@@ -256,7 +256,7 @@ impl<'a> Recording<'a> {
             }
             Reply::Done(done) => Ok(Some(done)),
             Reply::Error { kind, message } => Err(Error::with_source(kind_of(&kind), "", message)),
-            Reply::Progress(_) | Reply::Status(_) => Ok(None),
+            Reply::Progress(_) | Reply::Status(_) | Reply::Snapshots(_) => Ok(None),
         }
     }
 }
