@@ -1,7 +1,8 @@
 //! Input and output of the commands of every product: values with units, tables, the filter of the
-//! log, standard output, and the fields of a status with their metrics.
+//! log and its priorities, standard output, and the fields of a status with their metrics.
 
 pub mod duration;
+pub mod journal;
 pub mod log_filter;
 pub mod metrics;
 pub mod number;

@@ -476,7 +476,7 @@ fn emulated(arguments: &NodeArguments) -> Option<Emulated> {
 /// As [`log_filter::from_environment`].
 fn log_to_stderr() -> Result<()> {
     let filter = log_filter::from_environment("warn")?;
-    let log = tracing_subscriber::fmt().with_writer(|| out::LogOutput);
+    let log = tracing_subscriber::fmt().with_writer(out::LogOutputs::new());
     let log = log.with_ansi(std::io::stderr().is_terminal());
     log.with_env_filter(filter).init();
     Ok(())

@@ -126,7 +126,7 @@ pub(super) fn run(
     // Logs repairs that happen on opening. A program that uses this as a library may log already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
-        .with_writer(|| out::LogOutput)
+        .with_writer(out::LogOutputs::new())
         .with_ansi(false)
         .without_time()
         .with_target(false)

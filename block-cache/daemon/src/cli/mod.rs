@@ -103,7 +103,7 @@ pub fn main() -> ExitCode {
             if json {
                 let _ = out::print(&error_as_json(&error));
             }
-            out::note(&format!("forebay: {}", report_with_help(&error)));
+            out::error(&format!("forebay: {}", report_with_help(&error)));
             FAILURE
         }
     };

@@ -5,6 +5,7 @@
 //! waits for one of our volumes, that would last for ever. Lines that do not fit into the queue are
 //! counted and dropped.
 
+use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -12,10 +13,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_block::Result;
-use tracing_subscriber::fmt::MakeWriter;
-
-use forebay_terminal::log_filter;
 use forebay_terminal::wrap::wrap;
+use forebay_terminal::{journal, log_filter, out};
+use tracing::Metadata;
+use tracing_subscriber::fmt::MakeWriter;
 
 /// Most lines in the queue.
 const QUEUE: usize = 4096;
@@ -27,32 +28,59 @@ static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
 /// The writing thread.
 pub(super) struct Log {
-    lines: SyncSender<Vec<u8>>,
+    lines: SyncSender<Entry>,
     thread: JoinHandle<()>,
+}
+
+/// A line in the queue. An empty text ends the thread.
+#[derive(Default)]
+struct Entry {
+    text: Vec<u8>,
+    /// Priority for systemd's journal; `None` for another reader.
+    priority: Option<u8>,
 }
 
 /// A line under construction, sent on drop.
 struct Line {
-    text: Vec<u8>,
-    lines: SyncSender<Vec<u8>>,
+    entry: Entry,
+    lines: SyncSender<Entry>,
 }
 
-struct Lines(SyncSender<Vec<u8>>);
+/// Writers of lines into the queue.
+struct Lines {
+    lines: SyncSender<Entry>,
+    /// Whether systemd's journal reads the lines.
+    to_journal: bool,
+}
+
+impl Lines {
+    fn line(&self, priority: Option<u8>) -> Line {
+        Line {
+            entry: Entry {
+                text: Vec::with_capacity(200),
+                priority,
+            },
+            lines: self.lines.clone(),
+        }
+    }
+}
 
 impl<'a> MakeWriter<'a> for Lines {
     type Writer = Line;
 
     fn make_writer(&'a self) -> Line {
-        Line {
-            text: Vec::with_capacity(200),
-            lines: self.0.clone(),
-        }
+        self.line(None)
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line {
+        let level = *metadata.level();
+        self.line(self.to_journal.then(|| journal::priority_of(level)))
     }
 }
 
 impl std::io::Write for Line {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.text.extend_from_slice(text);
+        self.entry.text.extend_from_slice(text);
         Ok(text.len())
     }
 
@@ -63,8 +91,8 @@ impl std::io::Write for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let text = std::mem::take(&mut self.text);
-        if let Err(TrySendError::Full(_)) = self.lines.try_send(text) {
+        let entry = std::mem::take(&mut self.entry);
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(entry) {
             LEFT_OUT.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -82,36 +110,47 @@ pub(super) fn start() -> Result<Log> {
         .name("log".into())
         .spawn(move || write(&queue))
         .expect("a thread can be started");
-    // A program that uses this as a library may log already.
-    let _ = tracing_subscriber::fmt()
+    let to_journal = journal::reads_stderr();
+    let writers = Lines {
+        lines: lines.clone(),
+        to_journal,
+    };
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(Lines(lines.clone()))
-        .try_init();
+        .with_writer(writers);
+    // A program that uses this as a library may log already.
+    let _ = match to_journal {
+        // The journal has the time of each line.
+        true => log.without_time().try_init(),
+        false => log.try_init(),
+    };
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = std::backtrace::Backtrace::force_capture();
-        let _ = writeln!(
-            std::io::stderr(),
+        out::error(&format!(
             "forebay: {panic}\n{backtrace}\nforebay: this is a bug. The process ends at once; \
              nothing that was acknowledged is lost, the next start recovers"
-        );
+        ));
         std::process::abort();
     }));
     Ok(Log { lines, thread })
 }
 
-fn write(queue: &Receiver<Vec<u8>>) {
-    while let Ok(line) = queue.recv() {
-        if line.is_empty() {
+fn write(queue: &Receiver<Entry>) {
+    while let Ok(Entry { text, priority }) = queue.recv() {
+        if text.is_empty() {
             return;
         }
-        let text = String::from_utf8_lossy(&line);
-        let mut stderr = std::io::stderr().lock();
-        let _ = stderr.write_all(wrap(&text).as_bytes());
+        let text = String::from_utf8_lossy(&text);
+        let mut text = wrap(&text).into_owned();
         let left_out = LEFT_OUT.swap(0, Ordering::Relaxed);
         if left_out > 0 {
-            let _ = writeln!(stderr, "({left_out} lines of the log were left out)");
+            let _ = writeln!(text, "({left_out} lines of the log were left out)");
         }
+        if let Some(priority) = priority {
+            text = journal::with_priority(&text, priority);
+        }
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 }
 
@@ -119,7 +158,7 @@ impl Log {
     /// Writes the last lines, if the reader accepts them.
     pub(super) fn finish(self) {
         let begin = Instant::now();
-        let mut end = Vec::new();
+        let mut end = Entry::default();
         while let Err(TrySendError::Full(unsent)) = self.lines.try_send(end) {
             end = unsent;
             if begin.elapsed() > LAST_LINES {

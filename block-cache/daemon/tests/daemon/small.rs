@@ -28,6 +28,35 @@ fn a_level_of_the_log_that_there_is_not_is_an_error() {
 }
 
 #[test]
+fn lines_have_priorities_if_the_journal_reads_them() {
+    let place = Place::new("journal", "wt");
+    // systemd sets the variable to the device and the inode of its socket.
+    let journal = "export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2)";
+    let log_after = |line: &str| {
+        place.serve_after(line, &[]).terminate();
+        place.raw_log()
+    };
+    let log = log_after(journal);
+    assert!(
+        log.lines().any(|line| line.starts_with("<6> INFO ")),
+        "{log}"
+    );
+    let priorities = ["<3>", "<4>", "<6>"];
+    let has_priority = |line: &str| priorities.iter().any(|it| line.starts_with(it));
+    assert!(log.lines().all(has_priority), "{log}");
+    for other in ["export JOURNAL_STREAM=1:1", "unset JOURNAL_STREAM"] {
+        let log = log_after(other);
+        assert!(!log.is_empty() && !log.contains("<6>"), "{log}");
+    }
+    place.edit_config(&[("mode = \"wt\"", "mode = \"xx\"")]);
+    let refused = place.start().after_shell(journal);
+    assert!(refused.try_start_until(|_| false).is_err());
+    let log = place.raw_log();
+    assert!(log.starts_with("<3>forebay: "), "{log}");
+    assert!(log.lines().all(|line| line.starts_with("<3>")), "{log}");
+}
+
+#[test]
 fn a_tiny_cache_is_warned_of_and_another_one_is_not() {
     let place = Place::new("tiny", "wt");
     let config = place.path("forebay.toml");
