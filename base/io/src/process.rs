@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
-/// A process, by a descriptor that means this one and never a later one with its number.
+/// A process, by a descriptor. A later process with the same number is another one.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -45,13 +45,13 @@ impl Process {
         if pid == 0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "the connected process is in another PID namespace\nhelp: run both in one",
+                "the connected process is in another PID namespace\nhelp: run both in one PID namespace",
             ));
         }
         Self::open(pid)
     }
 
-    /// The process with this number, if there is one.
+    /// Returns the process with this number.
     ///
     /// # Errors
     /// `NotFound` if there is none, or the system's error.
@@ -61,19 +61,26 @@ impl Process {
         if fd < 0 {
             let error = io::Error::last_os_error();
             if error.raw_os_error() == Some(libc::ESRCH) {
-                let context = format!("process {pid}: it has ended");
-                return Err(Error::new(ErrorKind::NotFound, context));
+                return Err(ended(pid));
             }
             return Err(error).context(|| format!("process {pid}"));
         }
         let fd = i32::try_from(fd).expect("descriptors are small numbers");
         // SAFETY: the call has just returned this descriptor, which has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let started = start_time(pid)?;
-        Ok(Self { pid, started, fd })
+        let started = start_time(pid);
+        // A later process may have the number by now, and another start time.
+        if has_ended(&fd) {
+            return Err(ended(pid));
+        }
+        Ok(Self {
+            pid,
+            started: started?,
+            fd,
+        })
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
@@ -90,16 +97,10 @@ impl Process {
     /// continues.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        let mut poll = libc::pollfd {
-            fd: self.fd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one descriptor to poll, which lives through the call.
-        unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+        has_ended(&self.fd)
     }
 
-    /// Has the kernel end it. [`Process::has_ended`] says when it has.
+    /// Sends SIGKILL to it. [`Process::has_ended`] says when it has ended.
     ///
     /// # Errors
     /// `Permission` if it is another user's.
@@ -122,6 +123,20 @@ impl Process {
     }
 }
 
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: process.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one descriptor to poll, which lives through the call.
+    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+}
+
+fn ended(pid: u32) -> Error {
+    Error::new(ErrorKind::NotFound, format!("process {pid}: it has ended"))
+}
+
 fn start_time(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/stat");
     let text = std::fs::read_to_string(&path).context(|| format!("reading {path}"))?;
@@ -142,7 +157,7 @@ pub fn is_signalled(thread: u32) -> bool {
     text.is_ok_and(|text| has_signal(&text) == Some(true))
 }
 
-/// The same by its `status` in proc(5).
+/// Returns [`is_signalled`] from the `status` of a thread in proc(5).
 fn has_signal(status: &str) -> Option<bool> {
     let field = |name: &str| {
         let mut lines = status.lines();

@@ -76,7 +76,8 @@ impl AdmissionControl {
         Measured::new(u64::from(window) * block_bytes, BATCH as u64 * block_bytes)
     }
 
-    /// Which way a write takes; none if nothing of it is missing, or it is not measured.
+    /// Returns the route of a write. Returns `None` if the cache has all its blocks, or if
+    /// admission is not measured.
     pub(crate) fn route_write(
         &self,
         volume: &Rc<AttachedVolume>,
@@ -152,7 +153,7 @@ impl AdmissionControl {
         asked.then(|| (volume.route_hit(bytes), rt::now()))
     }
 
-    /// It was read, from there since then.
+    /// Notes the end of a hit that [`Self::route_hit`] has routed.
     pub(crate) fn hit_ended(
         &self,
         volume: &AttachedVolume,

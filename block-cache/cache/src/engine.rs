@@ -105,19 +105,26 @@ impl std::fmt::Debug for Engine {
 
 /// Results of a recovery, from which an engine is wired.
 pub(crate) struct Sources {
+    /// Open devices of the cache.
     pub(crate) devices: CacheDevices,
+    /// Settings of this opening.
     pub(crate) settings: Settings,
+    /// Recovered map.
     pub(crate) map: Map,
+    /// Recovered marks of the regions.
     pub(crate) marks: Marks,
+    /// Log, at the position of its next record.
     pub(crate) log: Log,
     /// Checksums of cached data, if the cache was formatted with them.
     pub(crate) checksums: Option<Checksums>,
+    /// How the cache remembers overwritten blocks.
     pub(crate) tracking: Tracking,
-    /// Number of blocks that no record calls dirty, and of those that one calls so in part, the
-    /// record.
+    /// Number of blocks that are presumed dirty, and the granules that records call dirty in blocks
+    /// that are dirty in part.
     pub(crate) presumed: (u64, HashMap<BlockId, u64>),
     /// Whether the cache was open last in an earlier boot of the machine.
     pub(crate) power_was_lost: bool,
+    /// The superblock on the metadata device.
     pub(crate) superblock: Superblock,
     /// The superblock of a separate data device.
     pub(crate) data_superblock: Option<Superblock>,

@@ -30,9 +30,9 @@ use crate::volume::{AttachedVolume, Volumes};
 
 /// Time that kills wait for a round of commits that a client starts.
 const JOIN_TIMEOUT: Duration = Duration::from_millis(5);
-/// After a round that found nothing, the next one is not worth its time for so long.
+/// Pause after a round that found no victim.
 const RETRY: Duration = Duration::from_millis(1);
-/// Blocks that are wanted clean at a time.
+/// Largest number of blocks to be written back at a time.
 const WANTED: usize = 16 * WIDEST;
 
 /// Policy for writing dirty blocks back to make room.

@@ -109,7 +109,7 @@ impl Engine {
         missing == 0
     }
 
-    /// Returns where a write is split before it is locked, in bytes within the region.  It splits
+    /// Returns where a write is split before it is locked, in bytes within the region. It splits
     /// off data in a granule that must first be completed from the backing device, if a block
     /// exists there. Many small consecutive writes each share such a granule with the next. If each
     /// held all its granules while it waits for its own read, each would wait for all before it.

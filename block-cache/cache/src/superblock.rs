@@ -124,9 +124,9 @@ impl SuperblockStore {
         self.write_data(1, |_| ()).await
     }
 
-    /// Raises the generation, durably. The journal `old`, which counts still, announces it first: a
-    /// process that dies in between leaves two that agree. A separate data device gets it last,
-    /// before anything is written to its slots.
+    /// Raises the generation, durably. The valid journal `old` announces the generation first, so
+    /// that journal and superblock agree if the process dies between the two. A separate data
+    /// device gets the generation last, before anything is written to its slots.
     pub(crate) async fn raise_generation(
         &self,
         media: Media,

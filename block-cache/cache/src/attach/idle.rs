@@ -193,11 +193,11 @@ impl Engine {
             let names: Vec<&str> = (superblock.volumes.iter())
                 .map(|entry| &*entry.name)
                 .collect();
-            let names = match names.is_empty() {
-                true => "no volume".to_owned(),
-                false => names.join(", "),
+            let help = match names.is_empty() {
+                true => "there is nothing to do: it has no data of any volume".to_owned(),
+                false => format!("name one of its volumes: {}", names.join(", ")),
             };
-            let what = format!("the cache does not know volume {name:?}\nhelp: it knows {names}");
+            let what = format!("the cache does not know volume {name:?}\nhelp: {help}");
             return Err(Error::new(ErrorKind::NotFound, what));
         };
         if self.volumes.contains(known.id) {

@@ -40,8 +40,8 @@ impl Cleaner {
             };
             let slots = turn.map(|turn| (turn, self.next_to_clean(&volume, &turn)));
             let Some((turn, slots)) = slots.filter(|(_, slots)| !slots.is_empty()) else {
-                // Nothing is dirty, or it is locked. A kick does not change that: time does. But
-                // what is wanted after nothing was, was not tried yet.
+                // Nothing is dirty, or all of it is locked. A kick unlocks nothing, so this waits.
+                // Blocks that the reclaimer has named meanwhile were not tried yet.
                 self.rest_after(&volume, began, true);
                 self.finish_wanted(&volume);
                 match cleaner.take_withdrawn() {

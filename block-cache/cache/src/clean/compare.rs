@@ -29,9 +29,10 @@ use crate::failpoints::{Fault, planted};
 use crate::map::{COMPARED, REWRITTEN};
 use crate::volume::AttachedVolume;
 
-/// Bytes of a block: its slot, where in it they begin, and where they lie on the backing device.
+/// Bytes of a block: the block, the offset of the bytes in it, and their range on the backing
+/// device.
 pub(crate) type Run = (BlockId, u32, Range<u64>);
-/// The same without where in the slot.
+/// Bytes of a block: the block, and their range on the backing device.
 pub(crate) type OnBacking = (BlockId, Range<u64>);
 
 impl Cleaner {

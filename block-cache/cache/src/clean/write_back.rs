@@ -193,7 +193,7 @@ impl Cleaner {
             let mut written = Vec::with_capacity(parts.len());
             for part in &parts {
                 let result = match &together {
-                    // One that cannot be read or written does not keep the others.
+                    // A block that cannot be read or written must not stop the others.
                     Err(_) if parts.len() > 1 => {
                         let alone = std::slice::from_ref(part);
                         cleaner.write_back_parts(&volume, alone).await

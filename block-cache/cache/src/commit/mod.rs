@@ -62,27 +62,39 @@ pub(crate) struct Committer {
     checksums: Option<Rc<Checksums>>,
     volumes: Rc<Volumes>,
     stats: Rc<Stats>,
+    /// Position of the next record in the log.
     log: RefCell<Log>,
+    /// State of the log's reclaim.
     tail: RefCell<Tail>,
+    /// Process journal, if there is one.
     journal: RefCell<Option<Journal>>,
     /// Place of the record of this opening. The next process must find it, however long this one
     /// lives.
     opened_at: Cell<u32>,
+    /// Blocks whose records the next round logs.
     pending: RefCell<VecDeque<BlockId>>,
+    /// Blocks whose records may wait.
     later: RefCell<Later>,
+    /// Entries other than block records that the next round logs.
     entries: RefCell<Vec<Entry>>,
     /// Slots whose clean granules wait for a flush of their backing device.
     deferred: RefCell<Vec<BlockId>>,
     /// Kills of the last round, to be logged a second time. Without that, one damaged unit could
     /// revive a dead record.
     repeated_kills: RefCell<Vec<u32>>,
+    /// Number of rounds that have begun.
     started: Cell<u64>,
+    /// Number of rounds that have ended.
     completed: Cell<u64>,
+    /// Number of the last round that a task has requested.
     wanted: Cell<u64>,
     /// Last round that must also log the records that wait for room.
     wanted_all: Cell<u64>,
+    /// Wakes the task of the committer.
     kick: WaitList,
+    /// Wakes the tasks that wait for the end of a round.
     done: WaitList,
+    /// Error with which the cache has failed.
     failed: RefCell<Option<Error>>,
     /// Whether the cache has not failed.
     alive: Cell<bool>,
@@ -110,10 +122,11 @@ pub(crate) struct Committer {
     data_written: Cell<u64>,
     /// Value of `data_written` that the last good flush covers.
     data_flushed: Cell<u64>,
+    /// Whether the tasks of the committer end.
     stopping: Cell<bool>,
     /// Whether the close is logged: no batch comes after it.
     is_closed: Cell<bool>,
-    /// Called behind each round.
+    /// Called after each round.
     on_round: RefCell<Vec<Hook>>,
     /// Called when the cache fails.
     on_failure: RefCell<Vec<Hook>>,

@@ -122,7 +122,7 @@ impl Zones {
         }
     }
 
-    /// Sets a bit durably, with all that others wait for.
+    /// Sets a bit durably, with the bits of all waiting tasks.
     async fn set_bit(&self, bit: usize) -> Result<()> {
         self.wanted.borrow_mut().push(bit);
         self.turn.acquire(1).await;
@@ -133,7 +133,11 @@ impl Zones {
                 let wanted = self.wanted.take();
                 self.write(&wanted, true).await
             }
-            alive => alive,
+            alive => {
+                // Another task has set it, or no bit is set any more.
+                self.wanted.borrow_mut().retain(|wanted| *wanted != bit);
+                alive
+            }
         };
         self.turn.release(1);
         result

@@ -165,17 +165,17 @@ pub(crate) async fn fill(
         Some(last) => parallel::all(work.into_iter().chain([last])).await,
         None => Ok(()),
     };
-    let mut come = read.take();
-    come.extend(behind.into_iter().map(|run| Run { run, buf: None }));
-    if come.is_empty() {
+    let mut rest = read.take();
+    rest.extend(behind.into_iter().map(|run| Run { run, buf: None }));
+    if rest.is_empty() {
         filling.end();
     } else {
-        filling.continue_behind(come, held);
+        filling.continue_behind(rest, held);
     }
     result
 }
 
-/// A run of a region that is to be put into the cache, with its data if that was read.
+/// A run of a region to be filled, with its data if that was read.
 #[derive(Debug)]
 struct Run {
     run: Range<u32>,
@@ -230,7 +230,7 @@ struct Fill {
     volume: Rc<AttachedVolume>,
     region: u64,
     targets: Vec<Target>,
-    /// Those from here on were given their slots for this.
+    /// Index of the first target whose slot this fill allocated.
     fresh: usize,
 }
 
@@ -273,13 +273,13 @@ impl Fill {
 
     /// Fills data that the client does not wait for. The locks are held, and the volume stays
     /// attached, until the fill ends.
-    fn continue_behind(self: Rc<Self>, come: Vec<Run>, held: Held<'_>) {
+    fn continue_behind(self: Rc<Self>, rest: Vec<Run>, held: Held<'_>) {
         let Held { lock, ahead } = held;
         let lock = lock.hand_over();
         self.volume.enter();
         rt::spawn(async move {
             let lock = self.engine.locks.adopt(lock);
-            let runs = come.into_iter().map(|come| self.take(come));
+            let runs = rest.into_iter().map(|run| self.fill_run(run));
             // This is read-ahead, so no request gets the error.
             let _ = parallel::all(runs).await;
             self.end();
@@ -288,8 +288,8 @@ impl Fill {
         });
     }
 
-    async fn take(&self, come: Run) -> Result<()> {
-        let Run { run, buf } = come;
+    /// Fills a run, and reads it before if that was not done.
+    async fn fill_run(&self, Run { run, buf }: Run) -> Result<()> {
         let buf = match buf {
             Some(buf) => buf,
             None => {
@@ -331,16 +331,17 @@ impl Fill {
             // After a failed flush the content of the slot is unknown.
             if filled != 0 && !engine.committer.is_in_doubt(target.slot) {
                 (engine.map.borrow_mut()).fill(target.slot, filled, target.asked);
-                engine.stats.promotions.add(1);
                 engine.committer.queue_later(target.slot);
             }
         }
     }
 
-    /// All that was to come has: slots that took nothing are given back.
+    /// Counts the blocks that the fill created, and frees slots that got no data.
     fn end(&self) {
         for target in &self.targets[self.fresh..] {
-            self.engine.slots.forget_if_empty(target.slot);
+            if !self.engine.slots.forget_if_empty(target.slot) {
+                self.engine.stats.promotions.add(1);
+            }
         }
     }
 }

@@ -54,8 +54,8 @@ pub(crate) async fn read(
 }
 
 /// Serves a read that misses. Fills missing data of `wide`, if the policy admits it. The answer
-/// does not wait for read-ahead data. Read-ahead data gets locks and room either at once or not at
-/// all, and most of it is read after the answer.
+/// waits for read-ahead data only where one read of the backing device has both. Read-ahead data
+/// gets locks and room either at once or not at all, and most of it is read after the answer.
 async fn read_and_fill(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,

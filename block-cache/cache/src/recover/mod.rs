@@ -48,9 +48,9 @@ pub(crate) struct RecoveredMap {
     pub(crate) stale: Vec<BlockId>,
     /// Places without a block whose records are alive. They are killed before the places are free.
     pub(crate) orphans: Vec<OrphanRecord>,
-    /// Slots dirty though no record says so,
+    /// Blocks that count as dirty without a record that says so.
     pub(crate) unrecorded: Vec<BlockId>,
-    /// and of those of which a record does say so in part, which.
+    /// Dirty granules in the records of blocks that are dirty in part.
     pub(crate) recorded: HashMap<BlockId, u64>,
     pub(crate) tracking: Tracking,
     pub(crate) sums: Option<Checksums>,

@@ -196,7 +196,7 @@ impl Rebuild {
         // A lost record may have been a mark.
         let is_damaged = replayed.damaged_records + replayed.unreadable_units > 0;
         let doubts = is_damaged && self.sums.is_some();
-        // And that of *intent*, whether a clean record stands before or behind it.
+        // A lost mark of *write intent* may be older or newer than a clean record.
         let distrusts = replayed.damaged_records > 0 && !planted(Fault::TrustDamaged);
         // Blocks that stay and will be written back although a damaged record may have dropped
         // them. Also blocks that were dropped although a damaged record may have confirmed them.

@@ -187,7 +187,8 @@ impl SlotIo {
         }
     }
 
-    /// Dirty granules of a slot that are known to be bad: nothing but a whole rewrite ends that.
+    /// Returns the dirty granules of a slot that are known to be bad. Only a write of the whole
+    /// granule makes it good.
     pub(crate) fn bad_granules(&self, slot: BlockId) -> u64 {
         let Some(checksums) = &self.checksums else {
             return 0;
@@ -273,9 +274,9 @@ impl SlotIo {
         }
     }
 
-    /// Forgets a slot that was given out for a write that failed. The block is locked exclusively
-    /// since.
-    pub(crate) fn forget_if_empty(&self, slot: BlockId) {
+    /// Forgets a slot that was allocated and got no data. Returns whether it did. The block has been
+    /// locked exclusively since its allocation.
+    pub(crate) fn forget_if_empty(&self, slot: BlockId) -> bool {
         let empty = {
             let map = self.map.borrow();
             let entry = map.slot(slot);
@@ -284,5 +285,6 @@ impl SlotIo {
         if empty {
             self.forget(slot);
         }
+        empty
     }
 }

@@ -22,6 +22,11 @@ fn device(name: &str, size: u64, latency_us: u64) -> DiskConfig {
 
 /// Reads the first 4 KiB of a region with a read-ahead of 24 KiB. Returns the time.
 async fn read_with_miss(engine: &Rc<Engine>, region: u64) -> Duration {
+    read_first(engine, region, 28 << 10).await
+}
+
+/// Reads the first 4 KiB of a region with a read-ahead up to byte `end`. Returns the time.
+async fn read_first(engine: &Rc<Engine>, region: u64, end: u32) -> Duration {
     let volume = engine.volumes.named("v").expect("attached");
     let start = 0;
     let part = |end| Extent { region, start, end };
@@ -32,9 +37,27 @@ async fn read_with_miss(engine: &Rc<Engine>, region: u64) -> Duration {
         bypass: false,
     };
     let began = rt::now();
-    let read = crate::read::read(engine, &volume, job, part(28 << 10));
+    let read = crate::read::read(engine, &volume, job, part(end));
     read.await.expect("reads");
     rt::now() - began
+}
+
+#[test]
+fn a_block_that_several_reads_fill_counts_once() {
+    let mut world = World::new(14);
+    world.add_disk(&device("cache", 8 << 20, 10));
+    world.add_disk(&device("backing", 2 << 20, 10));
+    run(&world, async |disks| {
+        make_sizes(&disks, &[1 << 20]).await;
+        let (cache, _) = open(&disks, Durability::Flush).await;
+        let _volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let engine = Rc::clone(&cache.engine);
+        let reads = disks[1].counters().reads;
+        read_first(&engine, 0, 1 << 20).await;
+        cache.close().await.expect("closes");
+        assert!(disks[1].counters().reads > reads + 1, "several reads");
+        assert_eq!(engine.stats.promotions.get(), 1);
+    });
 }
 
 /// The answer waits neither for others' locks nor for the fill. Read-ahead data that can be fetched

@@ -88,18 +88,27 @@ pub(crate) struct AttachedVolume {
     pub(crate) counters: VolumeCounters,
     /// State of the cleaner's task.
     pub(crate) cleaner: VolumeCleaner,
+    /// Size of the volume, bytes.
     size_bytes: Cell<u64>,
+    /// Cache mode.
     mode: Cell<Mode>,
+    /// Counts of misses, for promotion.
     filter: RefCell<PromotionFilter>,
+    /// Sequential streams of the clients.
     streams: RefCell<SequentialDetector>,
+    /// Measured costs of writes that lack room.
     measured: RefCell<Measured>,
+    /// Shares of the two devices in clean hits.
     split: RefCell<Split>,
+    /// Number of requests in flight.
     in_flight: Cell<u64>,
+    /// Whether a detach has begun.
     detaching: Cell<bool>,
     /// Woken when the last request of a volume that is being detached has ended.
     idle: WaitList,
     /// The agreement to serve the volume without a failed cache.
     degraded_service: OnceCell<DegradedService>,
+    /// Whether the backing device may show data that a power loss destroys.
     may_show_lost: Cell<bool>,
     /// Turn to note in the superblock whether clients' writes may be lost.
     pub(crate) noting: Semaphore,

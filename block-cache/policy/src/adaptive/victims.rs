@@ -8,7 +8,7 @@ use super::replace::{GroupOrder, TwoLevel};
 use super::sizes::BlockSizes;
 use super::table::{BlockId, BlockTable, GroupId};
 
-/// Candidates that are looked at for each that is wanted: others are at some, or they are dirty.
+/// Blocks inspected for each victim that is wanted. Some are in use, or dirty.
 const LOOK_AT: u32 = 16;
 /// Groups that a batch passes over because a block keeps them. Looking at so many takes about a
 /// millisecond, and a volume that is not attached may have left dirty blocks in any number.
@@ -48,7 +48,7 @@ pub struct VictimSelector {
 }
 
 impl VictimSelector {
-    /// For a cache of so many units.
+    /// Returns the selector for a cache of `units` units.
     #[must_use]
     pub fn new(sizes: BlockSizes, units: u32) -> Self {
         let region = sizes.region_units();

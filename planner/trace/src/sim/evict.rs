@@ -8,7 +8,7 @@ use super::maps::{bits, runs};
 use super::model::{Fill, Simulated, WriteBack};
 
 impl Simulated {
-    /// Makes room ahead of need. Returns whether it freed any.
+    /// Makes room ahead of need. Returns whether it evicted or wrote back a block.
     pub(super) fn make_room(&mut self) -> bool {
         let traffic = &self.traffic;
         let look = |_: &BlockTable, id: BlockId| match traffic[id as usize].dirty {
@@ -34,7 +34,7 @@ impl Simulated {
         if let Some(footprint) = &mut self.footprint {
             footprint.evicted(volume, region, granules);
         }
-        // Reads in flight for the block have no destination any more.
+        // Reads in flight do not fill the block.
         self.fetches.iter_mut().for_each(|fetch| fetch.forget(id));
         self.note(Change::Removed, id);
         let group = self.table.group_of(id);
