@@ -277,7 +277,7 @@ forebay_terminal::records! {
         split_reads: u64 => counter("forebay_volume_split_reads_total");
         /// Writes that found no room and bypassed the cache, since that costs less.
         #[serde(default)]
-        sent_round_writes: u64 => counter("forebay_volume_sent_round_writes_total");
+        bypassed_for_room: u64 => counter("forebay_volume_bypassed_for_room_total");
         /// Requests that have started and not ended.
         in_flight: u64 => gauge("forebay_volume_in_flight_requests");
         /// Limit of requests a second. Null without a limit.
@@ -325,7 +325,7 @@ forebay_terminal::records! {
     }
     order: state size_bytes dirty_bytes cached_bytes in_flight overdue loss diverged refuses_writes
         read_hits read_misses write_hits write_misses bypassed_reads bypassed_writes split_reads
-        sent_round_writes limited timed_out limited_us;
+        bypassed_for_room limited timed_out limited_us;
     columns: name "name" state "state" mode "mode" size_bytes ">size" cached_bytes ">cached"
         dirty_bytes ">dirty";
 

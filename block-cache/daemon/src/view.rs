@@ -47,8 +47,8 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
             None => "just begun".to_owned(),
         };
         return vec![format!(
-            "being opened: {} of {} of its log read ({left}); until then, reads of what is \
-             certainly clean are served, and everything else waits",
+            "being opened: {} of {} of its log read ({left}); until then, reads of clean \
+             zones are served, and other requests wait",
             human_bytes(opening.done_bytes),
             human_bytes(opening.bytes),
         )];
@@ -94,7 +94,7 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
     }
     if let Some(sums) = &cache.checksums {
         lines.push(format!(
-            "checksums: {} refetched, {} not known and believed, {} written",
+            "checksums: {} refetched, {} unverified, {} written",
             human_count(sums.refetched, "corrupt piece"),
             human_count(sums.unverified, "piece"),
             human_bytes(sums.written_bytes),
@@ -167,7 +167,7 @@ pub(crate) fn transits(status: &Status) -> Vec<String> {
         .map(|transit| {
             let refused = match transit.refused {
                 0 => String::new(),
-                refused => format!(", {refused} REFUSED by what is under it"),
+                refused => format!(", {refused} evictions FAILED"),
             };
             format!(
                 "transit cache {:?} ({}): {} of {} used, {} not yet on the device; blocks: {} \
@@ -228,7 +228,7 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
     let late = status.volumes.iter().filter(|volume| volume.timed_out > 0);
     let late = late.map(|volume| {
         format!(
-            "volume {:?}: {} timed out, {} of them not ended: what these change is not served",
+            "volume {:?}: {} timed out, {} of them still in the device, and their ranges not served",
             volume.name,
             human_count(volume.timed_out, "request"),
             volume.overdue,
@@ -268,10 +268,9 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
         .map_or(0, |cache| cache.damaged_records);
     let damaged = (damaged > 0).then(|| {
         format!(
-            "THE CACHE MAY HAVE LOST DATA: at its start {} of its log could not be read; dirty \
-             data that they described is read as it was before. Check what the clients stored \
-             last, then run `forebay check --repair` while the daemon is stopped: until then every \
-             start drops clean data as uncertain",
+            "THE CACHE MAY HAVE LOST DATA: {} of its log are damaged, and reads may return older \
+             data. Check the newest data of the clients, stop the daemon, and run `forebay check \
+             --repair`: until then each start drops clean data",
             human_count(damaged, "record")
         )
     });

@@ -129,7 +129,7 @@ impl Memory {
             return Err(Error::new(
                 ErrorKind::Lost,
                 "a process that used it died: ACKNOWLEDGED WRITES ARE LOST\n\
-                 help: put its slots back; what is missing was not written to the device",
+                 help: restore its slots; their data was not written to the device",
             ));
         }
         let left = match ours {

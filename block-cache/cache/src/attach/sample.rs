@@ -170,12 +170,11 @@ impl Engine {
             ErrorKind::InvalidInput,
             format!(
                 "volume {name:?}: {device} differs at byte {at} from a clean copy: it is another \
-                 device, or was changed\n\
-                 help: give the volume back the device that it had, as it was. Or start with \
-                 --adopt {name}: clean copies are dropped, and {dirty} bytes of dirty data are \
-                 kept and written to the device as it is now. Or start with --without-cache {name} \
-                 to look at the device first: the cache keeps all its data. A damaged cache \
-                 without checksums looks the same"
+                 device, or was changed, or the cache is damaged\n\
+                 help: restore the device that the volume had, as it was. Or start with --adopt \
+                 {name}: clean copies are dropped, and {dirty} bytes of dirty data are written to \
+                 this device. Or start with --without-cache {name} to inspect the device: the \
+                 cache keeps its data"
             ),
         ))
     }

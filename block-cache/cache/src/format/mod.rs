@@ -125,9 +125,9 @@ pub(crate) fn check_whole(info: &DeviceInfo) -> Result<()> {
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{}: atomic by {} bytes, so that a power loss tears blocks\n\
-             help: put a block translation table over it (kind = \"btt\"). Only metadata needs \
-             none",
+            "{}: it writes {} bytes atomically, so a power loss can tear blocks\n\
+             help: put a block translation table over it (kind = \"btt\"). A device with metadata \
+             alone needs none",
             info.name, info.atomic_write_bytes
         ),
     ))
@@ -254,10 +254,10 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{}: blocks of {} bytes now, {} when it was formatted\n\
-                 help: copy the cache to a device with smaller blocks, or format it again, which \
-                 discards it; a torn \
-                 write could destroy records of other commits here",
+                "{}: its blocks have {} bytes, and had {} when the cache was formatted: a torn write \
+                 could destroy other records\n\
+                 help: copy the cache to a device with smaller blocks, or format it anew, which \
+                 discards it",
                 info.name,
                 unit_of(metadata.as_ref()),
                 superblock.log.unit_bytes

@@ -100,7 +100,7 @@ mod tests {
              0 GET, 0 LIST, 0 DELETE; 3 MiB up, 0 B down; about 12.34 a month",
             "VOLUME \"db\" MAY HAVE LOST DATA: a flush failed",
             "VOLUME \"db\" CONTINUES WITHOUT ITS CACHE",
-            "volume \"db\": 5 requests timed out, 2 of them not ended",
+            "volume \"db\": 5 requests timed out, 2 of them still in the device",
             "device \"ssd\": 2 errors, the last: write of 512 bytes",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");

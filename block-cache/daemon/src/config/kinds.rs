@@ -93,8 +93,8 @@ impl File {
                 problems.warn(
                     &name.span(),
                     &format!(
-                        "durability = \"sync\" has every write wait for what is under the transit \
-                         cache {:?}, which makes nothing faster then",
+                        "durability = \"sync\" makes every write wait for the device under the \
+                         transit cache {:?}, which saves no time then",
                         name.get_ref()
                     ),
                 );

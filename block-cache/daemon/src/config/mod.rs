@@ -273,7 +273,7 @@ impl Config {
         };
         problems.warn(
             &cache.data.span(),
-            "the cache is memory of the process: what it holds goes with the process",
+            "the cache is in memory: its data is lost when the daemon ends",
         );
         for volume in file.volume.iter().filter(|_| !accepted) {
             let Some(mode) = &volume.mode else { continue };

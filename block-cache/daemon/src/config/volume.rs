@@ -163,8 +163,8 @@ impl FromStr for Promotion {
             (_, Some(hits @ 1..=255)) => Ok(Self::Nhit { hits }),
             _ => Err(BadValue {
                 what: format!("{text:?} is not a promotion rule"),
-                help: "write \"always\", or \"nhit:2\" to take a block in at its second access (at \
-                       most 255)",
+                help: "write \"always\", or \"nhit:2\" to fill a block at its second miss (at most \
+                       255)",
             }),
         }
     }

@@ -105,7 +105,7 @@ async fn answer(
             let name = volume.clone();
             let work = command.begin(move |engine| async move {
                 let whose = name.as_deref().unwrap_or("all volumes");
-                tracing::info!("flush asked for: {whose}");
+                tracing::info!("flush requested: {whose}");
                 engine.stack.write_back(name.as_deref()).await
             });
             with_progress(work, || dirty_left(engine, volume.clone()), progress).await?

@@ -93,7 +93,7 @@ impl Recordings {
         self.stop.send_replace(true);
         let ended = tokio::time::timeout(END, self.place.acquire()).await;
         if ended.is_err() {
-            tracing::warn!("the recording's client takes nothing: the recording lacks its end");
+            tracing::warn!("the recording's client does not read: the recording lacks its end");
         }
     }
 }

@@ -118,7 +118,7 @@ async fn step<T>(
         tokio::select! {
             done = &mut work => return done,
             () = signals.end() => {
-                tracing::info!("the shutdown is in progress already ({what}); it is not hurried");
+                tracing::info!("the shutdown is in progress ({what}); another signal does not speed it up");
             }
             () = tokio::time::sleep(Duration::from_secs(1)) => {
                 let waiting = engine.volumes.iter().map(|volume| volume.stats().in_flight);

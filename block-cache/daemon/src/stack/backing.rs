@@ -94,8 +94,8 @@ pub(crate) fn judge_identity(
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "nothing tells backing device {device:?} from another one, and mode {mode} keeps \
-                 dirty data for it\n\
+                "backing device {device:?} has no identity, and mode {mode} keeps dirty data for \
+                 it\n\
                  help: use a device with a serial number or world-wide name, or mode wt, wa, wi or \
                  pt. Or, if the device's path always means this one, write identity = \"path\" for \
                  it"

@@ -336,7 +336,7 @@ impl Stack {
         names.retain(|name| !served(name));
         (!names.is_empty()).then(|| {
             format!(
-                "the cache keeps what it has of volumes that are not served from it: {}",
+                "the cache has data of volumes that it does not serve: {}",
                 names.join(", ")
             )
         })

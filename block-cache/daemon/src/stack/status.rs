@@ -187,7 +187,7 @@ fn cache_status(
             human_count(found.cached_blocks, "block")
         ),
         (None, false) => format!(
-            "recovered: {} kept, {} of them dirty, {} from the journal",
+            "recovered: {} kept, {} of them dirty, {} from the process journal",
             human_count(found.cached_blocks, "block"),
             found.dirty_blocks,
             human_count(found.journal_entries, "acknowledged write")
@@ -318,7 +318,7 @@ fn volume(
         bypassed_reads: number(|stats| stats.bypassed_reads),
         bypassed_writes: number(|stats| stats.bypassed_writes),
         split_reads: number(|stats| stats.split_reads),
-        sent_round_writes: number(|stats| stats.bypassed_for_room),
+        bypassed_for_room: number(|stats| stats.bypassed_for_room),
         in_flight: counted.in_flight,
         iops_limit: served.config.limits.iops.map(NonZeroU32::get),
         bandwidth_limit_bytes_per_s: served

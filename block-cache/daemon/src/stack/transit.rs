@@ -318,15 +318,15 @@ impl OpenTransit {
         let owed = self.cache.stats().owed;
         let location = match &self.file {
             Some(file) => format!(
-                "kept in {}, from which the next start sends it on",
+                "they are in {}, and the next start writes them back",
                 file.display()
             ),
-            None => "which goes with this process, as the memory under it does".to_owned(),
+            None => "they are in memory, and are lost when this process ends".to_owned(),
         };
         (owed > 0).then(|| {
             let bytes = human_bytes(owed * self.block_bytes);
             format!(
-                "{bytes} of transit cache {:?} have not reached the device under it, {location}",
+                "{bytes} of transit cache {:?} have not reached the device under it: {location}",
                 self.name
             )
         })

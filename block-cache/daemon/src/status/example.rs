@@ -64,7 +64,7 @@ pub(crate) fn example() -> Status {
             bypassed_reads: 0,
             bypassed_writes: 0,
             split_reads: 0,
-            sent_round_writes: 7,
+            bypassed_for_room: 7,
             in_flight: 0,
             iops_limit: Some(5000),
             bandwidth_limit_bytes_per_s: None,

@@ -40,7 +40,7 @@ fn the_text_is_what_prometheus_reads() {
         "forebay_cache_dirty_bytes 65536",
         "forebay_cache_cleaning_info{policy=\"auto\"} 1",
         "forebay_volume_read_hits_total{volume=\"db\"} 90",
-        "forebay_volume_sent_round_writes_total{volume=\"db\"} 7",
+        "forebay_volume_bypassed_for_room_total{volume=\"db\"} 7",
         "forebay_volume_requests_total{volume=\"db\",op=\"read\"} 100",
         "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"0.0001\"} 90",
         "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"+Inf\"} 100",

@@ -195,7 +195,7 @@ fn a_copy_with_metadata_apart_is_reported_with_both_devices() {
     let printed = String::from_utf8(checked.stdout).expect("text");
     assert!(printed.contains(&remedy), "{printed}");
     assert!(
-        printed.contains("no start serves this copy as it is"),
+        printed.contains("the daemon refuses this copy"),
         "{printed}"
     );
     assert!(!printed.contains("without process journal"), "{printed}");
@@ -243,7 +243,7 @@ fn a_copy_whose_original_was_stopped_since_is_reported_as_a_copy() {
         "is a copy of the cache on",
         text(&place.path("cache")),
         "clone-id --cache",
-        "no start serves this copy as it is",
+        "the daemon refuses this copy",
     ] {
         assert!(printed.contains(part), "{part}: {printed}");
     }

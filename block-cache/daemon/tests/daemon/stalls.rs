@@ -49,7 +49,7 @@ fn what_a_stalled_device_does_not_take_is_abandoned_by_name_and_never_comes_back
     assert!(
         place
             .ok(&["status"])
-            .contains("1 request timed out, 1 of them not ended")
+            .contains("1 request timed out, 1 of them still in the device")
     );
     let answer = place.ok(&["detach", "--abandon-dirty", "db"]);
     assert!(

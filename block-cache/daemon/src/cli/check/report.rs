@@ -153,8 +153,8 @@ fn verdict(
     work: Option<&Work>,
 ) -> String {
     if found.journal_problem.is_some() && whose.twin.is_some() {
-        return "NOT IN ORDER, see above: no start serves this copy as it is\n    \
-                help: --repair is not possible before that decision\n"
+        return "NOT IN ORDER, see above: the daemon refuses this copy\n    \
+                help: decide on the copy first; --repair is possible after that\n"
             .to_owned();
     }
     if found.journal_problem.is_some() {

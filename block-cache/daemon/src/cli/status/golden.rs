@@ -192,7 +192,7 @@ fn volume(name: &str, number: u64, mode: Option<Mode>) -> VolumeStatus {
         bypassed_reads: of(8),
         bypassed_writes: of(9),
         split_reads: of(10),
-        sent_round_writes: of(11),
+        bypassed_for_room: of(11),
         in_flight: of(12),
         iops_limit: Some(5000),
         bandwidth_limit_bytes_per_s: Some(100 << 20),

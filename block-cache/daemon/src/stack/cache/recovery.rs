@@ -132,7 +132,7 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
         );
     }
     if journal_loss_accepted && recovery.journal_losses.is_none() {
-        tracing::info!("--accept-journal-loss gives up no writes of the cache");
+        tracing::info!("--accept-journal-loss had no effect: no write of the cache is lost");
     }
     if recovery.lost_tree_units > 0 {
         tracing::warn!(
@@ -150,9 +150,8 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
     }
     for range in &recovery.uncertain {
         tracing::warn!(
-            "volume {:?}: {} bytes at {} stay dirty, or are dropped as older than writes that \
-             bypassed the cache\n    \
-             help: newer records are damaged, and one may contradict this: check the data there",
+            "volume {:?}: {} bytes at {}: a damaged record of the log leaves their state uncertain\n    \
+             help: check the data there",
             range.volume,
             range.len,
             range.offset

@@ -126,7 +126,7 @@ pub(super) fn refuse_foreign(path: &Path, whose: &JournalOwner) -> Result<()> {
     let (own, last) = (head.tie.generation, whose.generation);
     let what = match head.tie.relation(whose.media, whose.generation) {
         Relation::Newer => format!(
-            "{here}: the cache is older than its process journal: opening {last}, the journal's is \
+            "{here}: the cache is of opening {last}, and older than its process journal of opening \
              {own}\n    \
              help: put the newest state of the device back: the journal {path} belongs to it. If \
              that is gone, make a new cache with `forebay format --force --discard-dirty`, and \

@@ -20,8 +20,8 @@ pub(super) const GIVE_UP: &str = "remove the file, and start the daemon once wit
 fn earlier(file: &Path) -> String {
     format!(
         "{} was put back after newer writes\n    \
-         help: put the newest one back, if it is not that. If there is none, remove it, and start \
-         again: that start reports whether acknowledged writes are lost with the newest one",
+         help: restore the newest file. If that is lost, remove it, and start once more: the start \
+         reports whether acknowledged writes are lost with the newest file",
         file.display()
     )
 }

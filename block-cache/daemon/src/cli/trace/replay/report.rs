@@ -223,7 +223,7 @@ fn of_engine(engine: &EngineReport) -> String {
         percent(engine.write_hits, engine.write_misses)
     );
     text += &format!(
-        "  {} of what went to the cache is metadata; {} are dirty at the end; the map takes {}\n",
+        "  metadata written to the cache: {}; dirty at the end: {}; memory of the map: {}\n",
         human_bytes(engine.metadata_bytes),
         human_bytes(engine.dirty_bytes),
         human_bytes(engine.memory_bytes)
