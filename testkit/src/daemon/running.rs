@@ -28,7 +28,7 @@ impl Daemon {
         }
     }
 
-    /// Returns the process number.
+    /// Returns the process ID.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
@@ -66,17 +66,17 @@ impl Daemon {
         self.process.wait()
     }
 
-    /// Waits for the end.
+    /// Waits until the daemon exits, and returns its status.
     ///
     /// # Panics
-    /// Panics with the log if the daemon does not end within [`super::PATIENCE`].
+    /// Panics with the log if the daemon does not exit within [`super::PATIENCE`].
     pub fn wait(mut self) -> ExitStatus {
         let status = self.process.wait();
-        status.unwrap_or_else(|| panic!("it does not end: {}", self.log_tail()))
+        status.unwrap_or_else(|| panic!("the daemon does not exit: {}", self.log_tail()))
     }
 
-    /// Sends SIGTERM and waits for the end. Returns the exit status. Returns `None` for a daemon
-    /// that does not end within [`super::PATIENCE`], and kills it.
+    /// Sends SIGTERM, waits until the daemon exits, and returns its status. Kills a daemon that does
+    /// not exit within [`super::PATIENCE`], and returns `None`.
     #[must_use]
     pub fn stop(mut self) -> Option<ExitStatus> {
         self.signal(libc::SIGTERM);
@@ -102,7 +102,7 @@ impl Daemon {
     /// Returns the body of an HTTP answer, which must be a success.
     ///
     /// # Panics
-    /// Panics if it is another one.
+    /// Panics on any status but 200.
     #[must_use]
     pub fn get(&self, path: &str) -> String {
         let answer = self.request(path, "localhost");
@@ -122,6 +122,9 @@ impl Daemon {
         let address = after.split('/').next().expect("an address");
         let mut stream = TcpStream::connect(address).expect("it listens");
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream
+            .set_read_timeout(Some(super::PATIENCE))
+            .expect("a limit");
         stream.write_all(request.as_bytes()).expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("text");

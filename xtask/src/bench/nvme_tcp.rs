@@ -28,7 +28,7 @@ use super::{Outcome, median, require, run_for_output, take_processors};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
 const DEPTHS: [u32; 3] = [1, 32, 127];
-/// Fewer pairs are not a result.
+/// Fewest rounds for a claim.
 const ROUNDS: usize = 5;
 const SECONDS: u32 = 5;
 const QUICK_ROUNDS: usize = 1;
@@ -42,7 +42,7 @@ const LATENCY_BAR: f64 = 1.1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Who {
+enum Contender {
     Memory,
     Cache,
     MemoryPolls,
@@ -51,7 +51,7 @@ enum Who {
     NbdkitUnix,
 }
 
-impl Who {
+impl Contender {
     const ALL: [Self; 6] = [
         Self::Memory,
         Self::Cache,
@@ -77,7 +77,8 @@ impl Who {
         matches!(self, Self::MemoryPolls | Self::CachePolls)
     }
 
-    /// Two that poll use a processor each at any depth. Polling shortens a single request.
+    /// Whether the pair runs at this depth. A polling pair runs only at depth 1: each side uses a
+    /// whole processor at any depth.
     const fn has(self, depth: u32) -> bool {
         depth == 1 || !self.polls()
     }
@@ -86,7 +87,7 @@ impl Who {
 /// One load on one server.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
-    server: Who,
+    server: Contender,
     load: &'static str,
     depth: u32,
     round: usize,
@@ -100,15 +101,15 @@ pub(super) struct Row {
 }
 
 struct Served {
-    who: Who,
+    contender: Contender,
     uri: String,
     pid: u32,
 }
 
 impl Served {
-    /// Stops or continues a server that polls. It would occupy the processor of the others.
+    /// Stops or continues a polling server, which would take the processor from the others.
     fn signal(&self, signal: &str) -> Outcome<()> {
-        if !self.who.polls() {
+        if !self.contender.polls() {
             return Ok(());
         }
         let mut kill = Command::new("kill");
@@ -117,7 +118,7 @@ impl Served {
     }
 }
 
-/// Omitted parts.
+/// Options of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Only loads of one request at a time
@@ -196,22 +197,26 @@ pub(super) fn run(
     let tcp = Server::start_tcp(&nbdkit, Some(server_cpu), ports[4], &log)?;
     let nvme = |port: u16| format!("nvme-tcp://127.0.0.1:{port}/{NQN}?queue_depth=127");
     let served = [
-        (Who::Memory, nvme(ports[0]), ours[0].server.pid()),
-        (Who::Cache, nvme(ports[1]), ours[1].server.pid()),
-        (Who::MemoryPolls, nvme(ports[2]), ours[2].server.pid()),
-        (Who::CachePolls, nvme(ports[3]), ours[3].server.pid()),
+        (Contender::Memory, nvme(ports[0]), ours[0].server.pid()),
+        (Contender::Cache, nvme(ports[1]), ours[1].server.pid()),
+        (Contender::MemoryPolls, nvme(ports[2]), ours[2].server.pid()),
+        (Contender::CachePolls, nvme(ports[3]), ours[3].server.pid()),
         (
-            Who::NbdkitTcp,
+            Contender::NbdkitTcp,
             format!("nbd://127.0.0.1:{port}/"),
             tcp.pid(),
         ),
         (
-            Who::NbdkitUnix,
+            Contender::NbdkitUnix,
             format!("nbd+unix:///?socket={}", socket.display()),
             unix.pid(),
         ),
     ];
-    let served = served.map(|(who, uri, pid)| Served { who, uri, pid });
+    let served = served.map(|(contender, uri, pid)| Served {
+        contender,
+        uri,
+        pid,
+    });
     for server in &served {
         server.signal("-STOP")?;
     }
@@ -232,7 +237,10 @@ pub(super) fn run(
     for round in 0..rounds {
         for &depth in depths {
             for write in [false, true] {
-                let mut order: Vec<_> = served.iter().filter(|one| one.who.has(depth)).collect();
+                let mut order: Vec<_> = served
+                    .iter()
+                    .filter(|one| one.contender.has(depth))
+                    .collect();
                 if round % 2 == 1 {
                     order.reverse();
                 }
@@ -242,7 +250,7 @@ pub(super) fn run(
                         "round {} of {rounds}: {} QD {depth} {}: {:.0} IOPS, p50 {:.1} us",
                         round + 1,
                         row.load,
-                        server.who.name(),
+                        server.contender.name(),
                         row.iops,
                         row.p50_us
                     );
@@ -254,7 +262,10 @@ pub(super) fn run(
     print_rows(&rows);
     let mut claims = Vec::new();
     for write in [false, true] {
-        claims.extend([Who::Memory, Who::Cache].map(|who| claim_of(&rows, who, write)));
+        claims.extend(
+            [Contender::Memory, Contender::Cache]
+                .map(|contender| claim_of(&rows, contender, write)),
+        );
     }
     Ok(Report {
         quick,
@@ -278,7 +289,7 @@ fn measure(
         &server.uri,
         load,
         (SET_MIB, seconds),
-        server.who.polls(),
+        server.contender.polls(),
     )?;
     server.signal("-STOP")?;
     let used_us = (used_s(server.pid) - before_s) * 1e6;
@@ -286,7 +297,7 @@ fn measure(
     // The load runs a little longer than it measures.
     let all = requests * (f64::from(seconds) + 0.3) / f64::from(seconds);
     Ok(Row {
-        server: server.who,
+        server: server.contender,
         load: load.direction(),
         depth: load.depth,
         round,
@@ -300,12 +311,12 @@ fn measure(
 
 fn of<'a>(
     rows: &'a [Row],
-    who: Who,
+    contender: Contender,
     load: &'static str,
     depth: u32,
 ) -> impl Iterator<Item = &'a Row> {
     rows.iter()
-        .filter(move |row| row.server == who && row.load == load && row.depth == depth)
+        .filter(move |row| row.server == contender && row.load == load && row.depth == depth)
 }
 
 fn print_rows(rows: &[Row]) {
@@ -316,20 +327,21 @@ fn print_rows(rows: &[Row]) {
         "IOPS",
         "p50 us",
         "p99 us",
-        "server us an I/O",
-        "others use",
+        "server CPU us",
+        "other CPU",
     ];
     let mut table = Table::new(&head);
     for load in ["read", "write"] {
         for depth in DEPTHS {
-            for who in Who::ALL {
-                if of(rows, who, load, depth).next().is_none() {
+            for contender in Contender::ALL {
+                if of(rows, contender, load, depth).next().is_none() {
                     continue;
                 }
-                let middle = |what: fn(&Row) -> f64| median(of(rows, who, load, depth).map(what));
+                let middle =
+                    |what: fn(&Row) -> f64| median(of(rows, contender, load, depth).map(what));
                 table.row(vec![
                     format!("{load} QD {depth}"),
-                    who.name().into(),
+                    contender.name().into(),
                     figure(middle(|row| row.iops)),
                     figure(middle(|row| row.p50_us)),
                     figure(middle(|row| row.p99_us)),
@@ -353,17 +365,21 @@ fn print_rows(rows: &[Row]) {
 
 /// Returns the claim of the latency of one request at a time, against nbdkit over TCP, in the same
 /// round.
-fn claim_of(rows: &[Row], who: Who, write: bool) -> Claim {
+fn claim_of(rows: &[Row], contender: Contender, write: bool) -> Claim {
     let load = if write { "write" } else { "read" };
-    let ours = of(rows, who, load, 1);
-    let pairs = ours.zip(of(rows, Who::NbdkitTcp, load, 1));
+    let ours = of(rows, contender, load, 1);
+    let pairs = ours.zip(of(rows, Contender::NbdkitTcp, load, 1));
     let ratios: Vec<f64> = pairs
         .map(|(ours, theirs)| ours.p50_us / theirs.p50_us)
         .collect();
     let ratio = median(ratios.iter().copied());
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let with = if who == Who::Cache { "cache" } else { "memory" };
+    let with = if contender == Contender::Cache {
+        "cache"
+    } else {
+        "memory"
+    };
     Claim {
         name: format!("p50_ratio/{with}/nbdkit_memory_tcp/{load}/qd1"),
         paper_or_peer: Some(1.0),
@@ -379,7 +395,7 @@ fn claim_of(rows: &[Row], who: Who, write: bool) -> Claim {
 mod tests {
     use super::*;
 
-    fn row(server: Who, round: usize, p50_us: f64) -> Row {
+    fn row(server: Contender, round: usize, p50_us: f64) -> Row {
         Row {
             server,
             load: "read",
@@ -398,15 +414,15 @@ mod tests {
         let mut rows = Vec::new();
         for (round, ours) in [10.0, 13.0, 10.5].into_iter().enumerate() {
             rows.extend([
-                row(Who::Memory, round, ours),
-                row(Who::NbdkitTcp, round, 10.0),
+                row(Contender::Memory, round, ours),
+                row(Contender::NbdkitTcp, round, 10.0),
             ]);
         }
-        let claim = claim_of(&rows, Who::Memory, false);
+        let claim = claim_of(&rows, Contender::Memory, false);
         assert_eq!((claim.ours, claim.holds), (1.05, true));
         assert_eq!(claim.unit, "x (1.00..1.30)");
         rows[2].p50_us = 12.0;
         rows[4].p50_us = 12.0;
-        assert!(!claim_of(&rows, Who::Memory, false).holds);
+        assert!(!claim_of(&rows, Contender::Memory, false).holds);
     }
 }

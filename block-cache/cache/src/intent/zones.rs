@@ -1,4 +1,4 @@
-//! Zones: state of a volume that is known before the map is loaded
+//! Dirty zones: durable bits that are known before the map is loaded
 //! (compare rule 3, docs/durability.md).
 //!
 //! A zone is an aligned range of a volume, 64 MiB unless the format says otherwise. Its bit is
@@ -11,8 +11,8 @@
 //! the map after the backing device flushed its write-back, and so has all acknowledged data. A
 //! record may still call the block dirty. Such a record does no harm once the content of its slot
 //! is flushed on the cache device. The clearing waits for that flush. Both copies are then equal.
-//! They stay equal until the next write there. The next write sets the bit first, or it bypasses
-//! the cache after a record that calls the block clean.
+//! Both copies stay equal until the next write to the zone. That write sets the bit first, or it
+//! bypasses the cache after a record that calls the block clean.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -34,8 +34,7 @@ use crate::map::{LIVE, Map};
 use crate::service_state::ServiceState;
 use crate::superblock::SuperblockStore;
 
-/// The bit of a zone goes when nothing in it was dirty at two ticks, so far apart, one after the
-/// other.
+/// Interval of the timer. A bit is cleared after two ticks in a row without dirty data in its zone.
 const TICK: Duration = Duration::from_secs(3);
 
 /// State of zones that is known to be on media.
@@ -55,8 +54,8 @@ pub(crate) struct Zones {
     turn: Semaphore,
 }
 
-/// While this lives, the zone's bit stays.
-#[must_use = "dropping it lets the bit go"]
+/// Holds a zone's bit set until it is dropped.
+#[must_use = "the bit may be cleared once it is dropped"]
 #[derive(Debug)]
 pub(crate) struct ZoneUse {
     map: Rc<RefCell<Map>>,
@@ -70,7 +69,7 @@ impl Drop for ZoneUse {
 }
 
 impl Zones {
-    /// Returns what the superblock says; nothing where it says nothing.
+    /// Returns the zones of the superblock, or none if it has none.
     pub(crate) fn new(
         base: &Foundation,
         committer: Rc<Committer>,
@@ -228,7 +227,7 @@ impl Zones {
                 .filter(|bit| clean_before.binary_search(bit).is_ok())
                 .collect();
             if !twice.is_empty() {
-                // A cache that failed meanwhile said so.
+                // The committer reports a cache that has failed meanwhile.
                 let _ = self.write(&twice, false).await;
             }
             // Here, since the end of a cache waits for this turn: the superblock is not written

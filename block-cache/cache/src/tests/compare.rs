@@ -1,4 +1,4 @@
-//! After a crash what is only presumed to be dirty is compared with the backing device.
+//! After a crash, presumed-dirty data is compared with the backing device.
 
 mod notes;
 mod servers;
@@ -43,7 +43,7 @@ fn crashed(at: u64) -> World {
     world
 }
 
-/// The same with the death of the process alone.
+/// Returns the world after `kill -9` of the process alone.
 fn killed(at: u64) -> World {
     let world = world(31, 4 << 20, 512);
     run(&world, async move |disks| {
@@ -61,7 +61,8 @@ fn killed(at: u64) -> World {
     world
 }
 
-/// Opens the cache and cleans the result of `backing` for the second disk. Returns the work done.
+/// Opens the cache over `backing` of the second disk, waits until nothing is dirty, and returns the
+/// statistics.
 fn recovered(
     world: &World,
     backing: impl FnOnce(SimDisk) -> Rc<dyn BlockDevice> + 'static,
@@ -70,7 +71,7 @@ fn recovered(
     recovered_in(10, world, backing, fault)
 }
 
-/// The same in this boot of the machine; [`crashed`] lived in boot 9.
+/// As [`recovered`], in boot `boot` of the machine. [`crashed`] lived in boot 9.
 fn recovered_in(
     boot: u8,
     world: &World,
@@ -170,7 +171,7 @@ fn what_a_failed_flush_lost_is_rewritten_however_it_looks() {
     const AT: u64 = 4 * BLOCK + GRANULE;
     for (fault, expected) in [(None, 2), (Some(Fault::CompareBehindFailure), 1)] {
         let world = crashed(AT);
-        // The first comes before the first comparison, the second covers what was written back.
+        // The first flush precedes the comparison. The second covers the write-back.
         world.disks()[1].set_faults(FaultPlan {
             fail_nth: Some((OpClass::Flush, 2)),
             ..FaultPlan::default()

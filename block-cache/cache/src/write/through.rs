@@ -1,4 +1,4 @@
-//! Writes that go to the cache and to the backing device; missed blocks are added to the cache.
+//! Write-through: writes go to the backing device and to the cache. A promoted miss creates a block.
 
 use std::rc::Rc;
 
@@ -25,6 +25,7 @@ pub(super) async fn write(
         .await
 }
 
+/// Writes a piece, which lies in the block `found` or in none.
 async fn write_piece(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,

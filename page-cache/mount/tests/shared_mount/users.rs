@@ -1,4 +1,4 @@
-//! Several users on mounts that are for all.
+//! Several users on mounts for all users.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -16,7 +16,7 @@ const BEN: u32 = 4002;
 /// Group of neither, to which Ben belongs too.
 pub(super) const TEAM: u32 = 4100;
 
-/// Runs `body` on a thread of this user, his group of the same number, and more groups.
+/// Runs `body` on a thread of this user, of the group with the same number, and of `groups`.
 pub(super) fn by<T: Send>(user: u32, groups: &[u32], body: impl FnOnce() -> T + Send) -> T {
     let as_user = || {
         let same = |id: u32| [id; 3];
@@ -143,7 +143,7 @@ fn the_kernel_checks_owners_modes_and_groups() {
                 number(chown(b.join("private"), Some(BEN), None)),
             ];
             assert_eq!(refused, [Some(libc::EPERM); 2]);
-            // Reading one's own open file is enough for no time of others.
+            // An open file of one's own gives no right to set another's times.
             let shared = b.with_file_name(format!("shared-{BEN}"));
             let _ = fs::remove_file(&shared);
             fs::write(&shared, "").expect("made");

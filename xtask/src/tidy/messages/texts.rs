@@ -52,7 +52,7 @@ struct Place<'a> {
     brackets: Vec<bool>,
     /// Last tokens, the newest first.
     last: [&'a str; 3],
-    /// Depth of the statement that gives a variable its text.
+    /// Bracket depth of the `let` that defines a message variable.
     variable: Option<usize>,
 }
 
