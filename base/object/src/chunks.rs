@@ -9,6 +9,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::{self, TryStreamExt as _};
 
 use crate::batch::unpack;
+use crate::format::checkpoint::Entry;
 use crate::format::log::Chunk;
 use crate::format::{CHUNK_SECTORS, chunk_bytes, corrupt, log_name};
 use crate::link::Link;
@@ -43,6 +44,16 @@ impl Source {
             chunks: Rc::clone(chunks),
             payload_sectors: object.payload_sectors,
         })
+    }
+
+    /// Returns the source of an object that a snapshot names.
+    pub(crate) fn of_entry(entry: &Entry) -> Self {
+        Self {
+            seq: entry.seq,
+            header_bytes: entry.header_bytes,
+            chunks: entry.chunks.clone().into(),
+            payload_sectors: entry.payload_sectors,
+        }
     }
 
     /// Returns the number of chunks.

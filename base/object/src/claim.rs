@@ -252,11 +252,12 @@ async fn append_claim(
     loop {
         if seen.is_some_and(|seen| seen != chain.claim) {
             let claimant = claimant(link, volume, chain.claim).await?;
-            let who = claimant.map_or_else(|| "another writer".to_owned(), |it| it.text);
-            return Err(taken(
-                link,
-                &format!("{who} took it over during this start"),
-            ));
+            // This claim may be in the log already: after it, a new checkpoint was found.
+            if claimant.as_ref().is_none_or(|it| it.id != wanted.id) {
+                let name = claimant.map_or_else(|| "another writer".to_owned(), |it| it.text);
+                let how = format!("{name} took it over during this start");
+                return Err(taken(link, &how));
+            }
         }
         let size_bytes = wanted.size_bytes.unwrap_or(chain.size_bytes);
         check_growth(link, size_bytes, chain.size_bytes)?;

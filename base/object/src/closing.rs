@@ -12,11 +12,11 @@ use crate::core::Core;
 use crate::writer::flushed;
 
 /// Makes everything durable, and writes a checkpoint once the background task has `ended`. Gives
-/// both up at the time `until`.
+/// both up at the time `until`. A checkpoint that fails is only logged: it saves work alone.
 ///
 /// # Errors
 /// `Unreachable` with the amount of data that is lost, if the store does not answer. The error of
-/// a volume that has failed, or of the checkpoint.
+/// a volume that has failed.
 pub(crate) async fn finish(core: &Rc<Core>, ended: Promise<()>, until: Duration) -> Result<()> {
     if core.writer.is_none() {
         return Ok(());
@@ -28,9 +28,12 @@ pub(crate) async fn finish(core: &Rc<Core>, ended: Promise<()>, until: Duration)
     };
     let left = until.saturating_sub(rt::now());
     match rt::at_most(left, checkpoint).await {
-        // The store takes no object of this length. All data is durable.
-        Some(Err(error)) if error.kind() == ErrorKind::Unsupported => {
-            tracing::warn!("{}", error.report());
+        // All data is durable.
+        Some(Err(error)) if !core.has_failed() => {
+            tracing::warn!(
+                "no checkpoint, so the next open reads more of the log: {}",
+                error.report()
+            );
             Ok(())
         }
         Some(written) => written.map(|_| ()),
@@ -75,12 +78,17 @@ async fn drain(core: &Rc<Core>, until: Duration) -> Result<()> {
 
 /// Error of the data that the store does not have at the end.
 fn lost(core: &Core) -> Error {
+    let what = match core.unflushed_bytes() {
+        0 => "unflushed discards MAY BE LOST; the store has all data".to_owned(),
+        bytes => {
+            format!("{bytes} unflushed bytes, and discards, ARE LOST unless a cache has them")
+        }
+    };
     let what = format!(
-        "object store {}: {} unflushed bytes, and discards, ARE LOST unless a cache has them\n\
+        "object store {}: {what}\n\
          help: see that the store answers, and start again; clients have to repeat what they had \
          not flushed",
         core.link.name(),
-        core.unflushed_bytes()
     );
     Error::new(ErrorKind::Unreachable, what)
 }

@@ -13,8 +13,8 @@ use crate::batch::{Batch, Closed};
 use crate::chain::Chain;
 use crate::claim::Writer;
 use crate::fault::Faults;
-use crate::format::Id;
 use crate::format::superblock::Superblock;
+use crate::format::{Id, SECTOR_BYTES};
 use crate::limits::Limits;
 use crate::link::Link;
 use crate::map::Place;
@@ -68,6 +68,8 @@ pub(crate) struct Log {
     pub(crate) flushes: VecDeque<(u64, Completion)>,
     /// Changes that wait for room, in order of arrival.
     pub(crate) queue: VecDeque<Queued>,
+    /// Sectors that garbage collection has copied into batches, by the numbers of the batches.
+    pub(crate) moved_sectors: BTreeMap<u64, u64>,
     /// Whether a flush waits for the open batch.
     pub(crate) wants_close: bool,
     /// Error that all requests get once the volume has failed. It is never cleared.
@@ -132,6 +134,7 @@ impl Log {
             ahead: BTreeSet::new(),
             flushes: VecDeque::new(),
             queue: VecDeque::new(),
+            moved_sectors: BTreeMap::new(),
             wants_close: false,
             failed: None,
             stalled: None,
@@ -171,7 +174,8 @@ impl Core {
         self.work.wake_all();
     }
 
-    /// Returns the bytes of acknowledged writes that the store may lack.
+    /// Returns the bytes of acknowledged writes that the store may lack. Data that garbage
+    /// collection copies is in the store at its old place.
     pub(crate) fn unflushed_bytes(&self) -> usize {
         let log = self.log.borrow();
         let end = log.seq_of(log.durable);
@@ -180,7 +184,9 @@ impl Core {
             .filter(|it| it.seq >= end)
             .map(|it| bytes_of(it.payload_sectors))
             .sum();
-        closed + log.batch.payload.len()
+        let moved: u64 = log.moved_sectors.range(log.durable..).map(|it| it.1).sum();
+        let moved = usize::try_from(moved * SECTOR_BYTES).unwrap_or(usize::MAX);
+        (closed + log.batch.payload.len()).saturating_sub(moved)
     }
 
     /// Fails the volume and all its requests for good. Logs the cause and the data that is lost.

@@ -176,7 +176,7 @@ pub(crate) async fn read_all(link: &Link<'_>) -> Result<Vec<Tables>> {
 }
 
 /// Reads a snapshot but its map. Returns `None` if it has been deleted.
-async fn read_tables(link: &Link<'_>, object: &str) -> Result<Option<Tables>> {
+pub(crate) async fn read_tables(link: &Link<'_>, object: &str) -> Result<Option<Tables>> {
     let tables = async {
         let tables = replay::read_tables(link, object).await?;
         match snapshot_name(&tables.name, &tables.id) == object {
@@ -337,7 +337,13 @@ fn change_pins(core: &Core, pinned: &Pinned, is_pinned: bool) {
 /// `NotFound` without a snapshot of this name. Errors of the store.
 pub(crate) async fn delete(core: &Rc<Core>, name: &str) -> Result<()> {
     core.writer()?;
-    delete_from(&core.link, name).await?;
+    let deleted = delete_from(&core.link, name).await;
+    match deleted {
+        // A creation has failed, or the answer to a deletion was lost. The pins are still there.
+        Err(error)
+            if error.kind() == ErrorKind::NotFound && core.pinned.borrow().contains_key(name) => {}
+        deleted => deleted?,
+    }
     let pinned = core.pinned.borrow_mut().remove(name);
     if let Some(pinned) = pinned {
         core.log.borrow_mut().chain.snapshots.remove(&pinned.id);

@@ -132,10 +132,12 @@ impl ObjectVolume {
         Rc::clone(&self.state.borrow().core)
     }
 
-    /// Reads all data of a volume that has no writer, and verifies it against its checksums.
+    /// Reads all data of a volume that has no writer, and of its snapshots, and verifies it against
+    /// its checksums.
     ///
     /// # Errors
-    /// Errors of the store. Missing and damaged objects are part of the result.
+    /// `Busy` if objects are missing or damaged, and a writer has changed the volume meanwhile.
+    /// Errors of the store. Missing and damaged objects are part of the result otherwise.
     pub async fn verify(&self) -> Result<Verification> {
         verify(&self.core()).await
     }
@@ -175,7 +177,8 @@ impl ObjectVolume {
 
     /// Becomes the writer `id` of a volume that was opened with [`Access::Prepare`], and fences an
     /// earlier writer. Creates the volume if it is new, and extends one that is smaller than its
-    /// options say. Requests in progress fail. No two claims have one identity.
+    /// options say. Requests in progress fail. `id` is of this claim alone. The log has it twice if
+    /// the earlier writer has written a checkpoint in the meantime.
     ///
     /// # Errors
     /// - `InvalidInput` if the volume was opened with another access, or is claimed already.
@@ -200,12 +203,13 @@ impl ObjectVolume {
     }
 
     /// Returns the error that all requests of the writer get from now on, if it is fenced, or if
-    /// the log is damaged.
+    /// the log is damaged. The end of the volume is no failure.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         let core = self.core();
         core.writer.as_ref()?;
-        core.log.borrow().failed.clone()
+        let failed = core.log.borrow().failed.clone();
+        failed.filter(|error| error.kind() != ErrorKind::ShuttingDown)
     }
 
     /// Returns its use of the store.

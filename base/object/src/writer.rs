@@ -161,6 +161,7 @@ fn make(core: &Core, log: &mut Log, change: &Change, at: &mut u64) -> bool {
                     append(log, piece.sectors.start, end - begin, |out| {
                         out.copy_from_slice(&data[from..to]);
                     });
+                    *log.moved_sectors.entry(log.batch.number).or_default() += end - begin;
                 }
                 *at += take;
             }
@@ -204,6 +205,10 @@ fn append(log: &mut Log, first: u64, sectors: u64, copy: impl FnOnce(&mut [u8]))
     if let (Some(only), true) = (pieces.pop(), pieces.is_empty())
         && let Some(place) = only.place.filter(|it| it.object == object)
     {
+        // Moved data may be replaced, so that less than before is in the store at an old place.
+        if let Some(moved) = log.moved_sectors.get_mut(&log.batch.number) {
+            *moved = moved.saturating_sub(sectors);
+        }
         let begin = bytes_of(place.offset);
         return copy(&mut log.batch.payload[begin..begin + bytes_of(short)]);
     }
@@ -260,6 +265,7 @@ pub(crate) fn close_any_batch(log: &mut Log) {
         return;
     }
     let object = open_object(log);
+    log.moved_sectors = log.moved_sectors.split_off(&log.durable);
     log.wants_close = false;
     let batch = std::mem::take(&mut log.batch);
     log.batch.number = batch.number + 1;

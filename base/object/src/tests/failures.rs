@@ -28,7 +28,8 @@ struct Bad {
     rate: Cell<Option<u64>>,
     /// Length from which on a checkpoint is too long.
     longest: Cell<Option<usize>>,
-    refuses_log: Cell<bool>,
+    /// Beginning of the names whose creation fails.
+    refuses: Cell<Option<&'static str>>,
     /// Number of creations.
     creations: Cell<u32>,
 }
@@ -46,7 +47,7 @@ impl Store for Bad {
             if name.starts_with("map/") && self.longest.get().is_some_and(|it| content.len() > it) {
                 return Err(Error::new(ErrorKind::Unsupported, "413 Too Large"));
             }
-            if self.refuses_log.get() && name.starts_with("log/") {
+            if self.refuses.get().is_some_and(|it| name.starts_with(it)) {
                 return Err(Error::new(ErrorKind::Io, "503 Slow Down"));
             }
             if self.replaces.get() {
@@ -375,7 +376,7 @@ fn a_snapshot_whose_creation_failed_is_not_listed_and_can_be_deleted() {
         volume.write(0, filled(4096, 1)).await.unwrap();
         volume.snapshot("whole").await.unwrap();
         // The store takes the object of the snapshot, and not its record in the log.
-        store.refuses_log.set(true);
+        store.refuses.set(Some("log/"));
         volume.flush().await.unwrap();
         let error = volume.snapshot("part").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -396,7 +397,7 @@ fn a_snapshot_whose_creation_failed_is_not_listed_and_can_be_deleted() {
         );
         open(&store, snapshot("whole")).await.unwrap();
         volume.delete_snapshot("part").await.unwrap();
-        store.refuses_log.set(false);
+        store.refuses.set(None);
         rt::sleep(Duration::from_secs(60)).await;
         volume.snapshot("part").await.unwrap();
         assert_eq!(names().await, ["part", "whole"]);
@@ -406,5 +407,69 @@ fn a_snapshot_whose_creation_failed_is_not_listed_and_can_be_deleted() {
         volume.discard(0, MIB).await.unwrap();
         volume.close().await.unwrap();
         assert_eq!(volume.usage().stored_bytes, 0);
+    });
+}
+
+#[test]
+fn a_snapshot_whose_object_was_never_created_leaves_no_pins() {
+    run(async {
+        let store = Rc::new(Bad::default());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        volume.write(0, filled(4096, 1)).await.unwrap();
+        volume.flush().await.unwrap();
+        store.refuses.set(Some("snapshots/"));
+        let error = volume.snapshot("lost").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        store.refuses.set(None);
+        assert!(store.list("snapshots/").await.unwrap().is_empty());
+        volume.delete_snapshot("lost").await.unwrap();
+        let twice = volume.delete_snapshot("lost").await.unwrap_err();
+        assert_eq!(twice.kind(), ErrorKind::NotFound);
+        volume.discard(0, MIB).await.unwrap();
+        volume.close().await.unwrap();
+        assert_eq!(volume.usage().stored_bytes, 0);
+    });
+}
+
+#[test]
+fn a_close_without_a_checkpoint_loses_nothing_and_is_no_failure() {
+    run(async {
+        let store = Rc::new(Bad::default());
+        let volume = open(&store, sized(MIB)).await.unwrap();
+        volume.write(0, filled(4096, 1)).await.unwrap();
+        store.refuses.set(Some("map/"));
+        volume.close().await.unwrap();
+        assert!(store.list("map/").await.unwrap().is_empty());
+        assert!(volume.failure().is_none());
+        let look = open(&store, Options::new(Access::Look)).await.unwrap();
+        assert_eq!(read(&look, 0, 4096).await.unwrap(), [1; 4096]);
+    });
+}
+
+#[test]
+fn data_that_garbage_collection_copies_is_never_called_lost() {
+    const K: u64 = 1024;
+    run(async {
+        let store = Rc::new(Bad::default());
+        let limits = Limits {
+            batch_sectors: 64,
+            slack_bytes: 0,
+            small_bytes: 0,
+            ..Limits::default()
+        };
+        let options = sized(64 * MIB);
+        let volume = open_limited(&store, options, limits).await.unwrap();
+        for (len, seed) in [(32 * K, 0), (16 * K, 100)] {
+            for number in 0..64 {
+                let data = noise(len, seed + number);
+                volume.write(number * 32 * K, data).await.unwrap();
+            }
+            volume.flush().await.unwrap();
+        }
+        // Half of each object is garbage now, and copies of the other half wait for the store.
+        store.refuses.set(Some("log/"));
+        rt::sleep(Duration::from_secs(1)).await;
+        let report = volume.close().await.unwrap_err().report();
+        assert!(report.contains("the store has all data"), "{report}");
     });
 }

@@ -250,6 +250,25 @@ fn a_prepared_volume_leaves_the_writer_in_place_until_its_claim() {
 }
 
 #[test]
+fn a_checkpoint_between_the_look_and_the_claim_does_not_matter() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let old = open(&store, sized(MIB)).await.unwrap();
+        old.write(0, filled(512, 1)).await.unwrap();
+        let next = open(&store, prepares(None)).await.unwrap();
+        old.write(512, filled(512, 2)).await.unwrap();
+        // Writes a checkpoint, and deletes nothing that `next` knows.
+        old.close().await.unwrap();
+        next.claim([2; 16]).await.unwrap();
+        assert_eq!(read(&next, 0, 1024).await.unwrap()[511..513], [1, 2]);
+        next.write(0, filled(512, 3)).await.unwrap();
+        next.close().await.unwrap();
+        let last = open(&store, Options::new(Access::Look)).await.unwrap();
+        assert_eq!(read(&last, 0, 512).await.unwrap(), vec![3; 512]);
+    });
+}
+
+#[test]
 fn a_claim_after_that_of_another_writer_is_refused_and_changes_nothing() {
     run(async {
         let store = Rc::new(MemoryStore::new());

@@ -1,5 +1,7 @@
 //! Verification of all objects.
 
+use forebay_block::ErrorKind;
+
 use super::*;
 use crate::testing::MemoryStore;
 
@@ -52,5 +54,56 @@ fn each_damaged_or_missing_object_is_found() {
             store.set(&listed.name, Some(content));
         }
         assert_eq!(found, 2 * 4, "each object with data, in both ways");
+    });
+}
+
+#[test]
+fn objects_that_only_snapshots_need_are_verified() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let volume = open(&store, sized(64 * MIB)).await.unwrap();
+        volume.write_fua(0, noise(MIB, 1)).await.unwrap();
+        volume.snapshot("monday").await.unwrap();
+        volume.write_fua(0, noise(MIB, 2)).await.unwrap();
+        volume.close().await.unwrap();
+        let intact = open(&store, look()).await.unwrap().verify().await.unwrap();
+        assert_eq!((intact.objects, intact.damage.len()), (2, 0), "{intact:?}");
+        for listed in store.list("log/").await.unwrap() {
+            if listed.bytes < MIB {
+                continue;
+            }
+            let content = store.get(&listed.name);
+            store.set(&listed.name, None);
+            let result = open(&store, look()).await.unwrap().verify().await.unwrap();
+            assert_eq!((result.objects, result.damage.len()), (1, 1), "{result:?}");
+            store.set(&listed.name, content);
+        }
+    });
+}
+
+#[test]
+fn objects_that_a_writer_deletes_meanwhile_are_no_damage() {
+    run(async {
+        let store = Rc::new(MemoryStore::new());
+        let volume = open(&store, sized(64 * MIB)).await.unwrap();
+        volume.write_fua(0, noise(MIB, 1)).await.unwrap();
+        volume.snapshot("monday").await.unwrap();
+        volume.write_fua(0, noise(MIB, 2)).await.unwrap();
+        volume.close().await.unwrap();
+        let volume = open(&store, sized(64 * MIB)).await.unwrap();
+        let refused = async |looked: Rc<ObjectVolume>| {
+            let error = looked.verify().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
+        };
+        let (with_snapshot, of_snapshot) = (open(&store, look()), open(&store, snapshot("monday")));
+        let (with_snapshot, of_snapshot) =
+            (with_snapshot.await.unwrap(), of_snapshot.await.unwrap());
+        volume.delete_snapshot("monday").await.unwrap();
+        refused(with_snapshot).await;
+        refused(of_snapshot).await;
+        let looked = open(&store, look()).await.unwrap();
+        volume.write_fua(0, noise(MIB, 3)).await.unwrap();
+        volume.close().await.unwrap();
+        refused(looked).await;
     });
 }

@@ -64,7 +64,8 @@ impl Uncached {
         let position = had.map_or(Some(0), |it| decide::position(it.backing, sized.0));
         let position = position.filter(|position| *position == 0);
         let position = position.filter(|_| had.is_none_or(is_known));
-        if is_this(&plan.record) {
+        let is_own = is_this(&plan.record);
+        if is_own {
             plan.record = announced(plan.record);
         }
         let device = go_without(&self.state, name, &plan, position, device).await?;
@@ -72,7 +73,7 @@ impl Uncached {
         let mut record = plan.record;
         if let Some(claiming) = &self.claiming {
             claiming.carry_out().await?;
-            if record.writers.has(claiming.claim.next) {
+            if is_own {
                 // Claims of earlier writers find their places taken.
                 record.writers = Writers::of(claiming.claim.next);
                 let (state, name) = (Arc::clone(&self.state), self.name.clone());

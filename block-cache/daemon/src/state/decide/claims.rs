@@ -54,15 +54,15 @@ impl Claim {
     }
 
     /// Returns the record to store durably before the claim. After it, either writer is known: the
-    /// claim may be made or not.
+    /// claim may be made or not. The first claim of a log is not announced: without it there is no
+    /// data, and an announcement would call the log older than the record.
     #[must_use]
     pub fn announced_in(&self, record: Record) -> Record {
-        let writers = match self.last {
-            Some(last) => record.writers.with(last),
-            None => record.writers,
+        let Some(last) = self.last else {
+            return record;
         };
         Record {
-            writers: writers.with(self.next),
+            writers: record.writers.with(last).with(self.next),
             ..record
         }
     }

@@ -121,6 +121,10 @@ fn a_record_without_writers_or_of_another_volume_decides_nothing() {
         (new.announced, new.after.writers),
         (None, Writers::of(NEXT))
     );
+    // A first claim is not announced: without it, the volume has no data.
+    let earlier = good(&claimed_by(None, Some(unknown), Some(4)));
+    let announced = earlier.announced.expect("there is a record");
+    assert!(!announced.writers.is_known() && earlier.after.writers.has(NEXT));
     // A volume that is in object storage no more.
     let moved = good(&request(Some(served(4, HERE)), Some(4)));
     assert!(!moved.after.writers.is_known());
