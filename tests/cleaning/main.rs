@@ -259,7 +259,7 @@ fn cleaning_half_a_cache_is_hardly_felt() {
 
 /// After a load ends, its dirty data is written back: soon below the low mark, later all of it.
 #[test]
-fn what_a_load_leaves_is_written_back() {
+fn dirty_data_is_written_back_after_a_load_ends() {
     for cleaning in [Cleaning::Auto, Cleaning::Alru, Cleaning::Acp] {
         let (soon, late) = block_on_simulated(1, async move {
             let cache = open(cleaning, 60).await;

@@ -90,7 +90,7 @@ fn those_of_this_version_do_too() {
 }
 
 #[test]
-fn what_is_not_there_is_noticed() {
+fn rot_of_the_cache_device_is_noticed() {
     let exact = KINDS[0];
     let world = loaded(&folders()[0], exact);
     world.disks()[0].rot(CACHE_BYTES - (1 << 20), 1 << 20, 10_000);

@@ -288,7 +288,7 @@ fn live(seed: u64) -> (Vec<String>, bool, bool) {
 }
 
 #[test]
-fn what_is_written_past_a_failed_cache_stays_written() {
+fn writes_that_bypass_a_failed_cache_stay_written() {
     let seeds = LIVES.seeds();
     let count = seeds.len() as u64;
     let (mut diverged, mut cut) = (0, 0);
@@ -297,7 +297,7 @@ fn what_is_written_past_a_failed_cache_stays_written() {
         assert!(
             wrong.is_empty(),
             "{wrong:#?}\nreplay with: FOREBAY_SEED={seed} cargo test -p forebay-tests --test crash \
-             what_is_written_past_a_failed_cache_stays_written -- --nocapture"
+             writes_that_bypass_a_failed_cache_stay_written -- --nocapture"
         );
         diverged += u64::from(has_diverged);
         cut += u64::from(has_diverged && is_cut);
@@ -338,7 +338,7 @@ fn the_gate_finds_each_fault_in_ten_rotations() {
 }
 
 #[test]
-fn what_keeps_a_volume_without_its_cache_right_is_found_missing() {
+fn each_missing_wait_or_fua_and_each_fault_of_degraded_mode_is_found() {
     let mut sites: BTreeSet<SitePart> = BTreeSet::new();
     let _ = reached();
     for seed in 0..100 {

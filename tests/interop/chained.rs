@@ -31,7 +31,7 @@ fn put(daemon: &Daemon, text: &str, mode: u32) {
 }
 
 #[test]
-fn who_has_the_wrong_name_or_secret_is_refused_and_logged_once() {
+fn a_wrong_host_name_or_secret_is_refused_and_logged_once() {
     let export = format!("nvme-tcp = \"127.0.0.1:0\"\nnqn = \"{NQN}\"\nsecrets = \"secrets\"");
     let mut far = Daemon::prepared("far", &CONFIG.replace("nbd = \"unix:nbd.sock\"", &export));
     let [own, theirs, wrong] = [secret(&far), secret(&far), secret(&far)];

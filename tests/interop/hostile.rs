@@ -110,7 +110,7 @@ fn broken_requests_are_refused_and_the_connection_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_followed_ends_the_connection() {
+fn bad_magic_and_oversized_payloads_end_the_connection() {
     let server = Server::start(Setup::default());
     let mut raw = Raw::ready(&server);
     raw.say(&[0x25; 28]);

@@ -184,7 +184,7 @@ fn a_client_with_the_wrong_certificate_or_none_is_refused() {
 }
 
 #[test]
-fn what_is_offered_may_be_left() {
+fn offered_tls_is_optional_for_clients() {
     if !requires("nbdinfo", "libnbd-bin") {
         return;
     }

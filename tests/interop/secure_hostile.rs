@@ -159,7 +159,7 @@ fn plain_words_after_starttls_are_not_taken_for_protected_ones() {
 }
 
 #[test]
-fn what_was_agreed_on_before_tls_counts_no_more() {
+fn options_negotiated_before_tls_do_not_apply_after_it() {
     let secured = start(Demand::Offered);
     let mut plain = Raw::greeted(&secured.server);
     plain.option(option::STRUCTURED_REPLY, b"");

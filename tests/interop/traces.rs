@@ -17,7 +17,7 @@ fn forebay(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn what_qemu_asks_is_recorded() {
+fn requests_of_qemu_io_are_recorded() {
     if !requires("qemu-io", "qemu-utils") {
         return;
     }

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_is_accepted() {
+    fn acknowledged_content_is_accepted() {
         let mut log = Log::default();
         for _ in 0..2 {
             assert!(check(&mut log, 0, &content(0, 4, ZEROES)).is_empty());

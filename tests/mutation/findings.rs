@@ -16,7 +16,7 @@ use crate::stack::Setup;
 /// The first lines of the file.
 pub(crate) const HEAD: &str = "\
 # The case that finds each mutation of tests/mutation; the gate replays it.
-# FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation what_is_left_out writes it.
+# FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation every_mutation writes it.
 ";
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/mutation/findings.txt");
@@ -156,7 +156,7 @@ impl Findings {
             mismatches.is_empty(),
             "{PATH} does not match the engine: {mismatches:#?}\n\
              help: FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation \
-             what_is_left_out"
+             every_mutation"
         );
     }
 }

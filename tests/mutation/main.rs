@@ -33,7 +33,7 @@ use search::Argued;
 
 /// The command that writes the file.
 const UPDATE: &str =
-    "FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation what_is_left_out";
+    "FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation every_mutation";
 
 /// Source of the finders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ fn announce(line: &str) {
 }
 
 #[test]
-fn what_is_left_out_is_found_missing() {
+fn every_mutation_is_found_or_argued() {
     hide_findings();
     let mutations = mutations::collect();
     assert!(

@@ -119,7 +119,7 @@ fn damaged(seed: u64) -> u64 {
 }
 
 #[test]
-fn what_makes_a_torn_batch_whole_is_durable_before_the_next_batch() {
+fn the_repair_of_a_torn_batch_is_durable_before_the_next_batch() {
     let _ = reached();
     let whole: Vec<u64> = (0..SEEDS).map(damaged).collect();
     assert_eq!(whole, [0; SEEDS as usize], "records look damaged");

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_refused() {
+    fn waiting_on_a_file_that_is_no_event_fails() {
         for engine in engines() {
             let reactor = Reactor::new(engine).expect("a reactor");
             reactor.run(async {

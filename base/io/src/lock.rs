@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_as_qemu_does_is_seen_and_sees() {
+    fn qemu_locks_and_our_locks_exclude_each_other() {
         // Used permissions and unshared permissions of several holders: QEMU for a guest's disk,
         // qemu-nbd, qemu-img reading, and a holder that shares everything. Then whether a writer of
         // ours and a reader are allowed.

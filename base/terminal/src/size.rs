@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn refused_sizes_rates_and_intervals_name_the_cause() {
         for (text, part) in [
             ("64X", "there is no unit \"X\""),
             ("64 Gb", "there is no unit \"Gb\""),

@@ -411,7 +411,7 @@ fn a_missing_journal_is_noticed_however_long_the_process_lived() {
 /// After a flush on request the backing device may be used without the cache: no record calls
 /// anything dirty.
 #[test]
-fn what_was_written_back_on_request_is_recorded_so() {
+fn records_call_blocks_clean_after_a_write_back_on_request() {
     let world = world(6, 2 << 20, 512);
     run(&world, async |disks| {
         make(&disks, 4096).await;

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missed_twice_outlives_what_is_missed_once() {
+    fn blocks_missed_repeatedly_outlive_blocks_missed_once() {
         let mut filter = PromotionFilter::new(Promotion::Nhit { hits: 4 }, 1000);
         let hot = |block: u64| BlockKey::new(1, block);
         let mut cold = (0..).map(|block| BlockKey::new(1, 1 << 40 | block));

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slower_than_the_cache_alone_is_not_even_tried() {
+    fn eviction_is_not_tried_if_a_bypass_is_faster_than_the_cache() {
         let mut measured = filled();
         assert_eq!(run(&mut measured, 1000, 100_000, 9), 1000);
         assert!(!measured.evicts_dirty());
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_behind_write_backs_does_not_say_what_a_device_takes() {
+    fn bypasses_during_write_backs_do_not_measure_the_device() {
         let mut measured = filled();
         run(&mut measured, 4000, 400, 100);
         assert!(measured.evicts_dirty());
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_large_as_what_is_written_back_at_a_time_goes_round_untried() {
+    fn writes_as_large_as_a_write_back_bypass_without_a_trial() {
         for (blocks, evicts_dirty) in [(15, true), (16, false)] {
             let mut measured = new();
             for _ in 0..ENOUGH {

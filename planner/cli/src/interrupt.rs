@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_written_is_named() {
+    fn the_message_of_an_interrupt_names_unwritten_files() {
         assert_eq!(said(&[]), "forebay: interrupted");
         let said = said(&["a.html".into()]);
         assert_eq!(said, "forebay: interrupted: a.html was not written");

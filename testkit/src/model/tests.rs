@@ -106,7 +106,7 @@ fn a_read_that_began_before_may_be_old() {
 }
 
 #[test]
-fn what_was_read_in_flight_stays_read() {
+fn an_in_flight_write_that_was_read_stays_visible_until_process_death() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(WRITE);
     let second = bench.begin(WRITE);

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_is_the_median_of_the_pairs() {
+    fn added_time_is_the_median_difference_of_the_pairs() {
         let mut hits = Hits {
             op: "read".to_owned(),
             set_bytes: 1 << 18,

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_named() {
+    fn a_failed_verdict_names_its_metrics() {
         let result = result(row("ours", 205, 82, 100));
         let words = verdict(&result, PERCENT, &BASELINES).map(|verdict| verdict.words());
         assert_eq!(

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_generated_says_so() {
+    fn titles_of_generated_jobs_end_with_generated() {
         for job in generated(5, 1, Origin::TableTwo) {
             assert!(job.title.ends_with(", generated"), "{}", job.title);
         }

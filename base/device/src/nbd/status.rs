@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_need_not_read_as_zeroes_is_data() {
+    fn extents_without_the_zero_flag_are_data() {
         let lengths = [512, 1024, 512, 512, 512, u32::MAX];
         let flags = [3, 1, 2, 0, 7, 3];
         let descriptors = lengths.into_iter().zip(flags);

@@ -64,7 +64,7 @@ mod tests {
     use crate::testing::Scratch;
 
     #[test]
-    fn what_was_cut_off_a_file_and_given_back_is_a_hole() {
+    fn a_range_cut_off_a_file_and_restored_is_a_hole() {
         let scratch = Scratch::new();
         let path = scratch.path("file");
         let file = std::fs::File::create_new(&path).expect("made");

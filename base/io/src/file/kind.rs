@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_medium_is_named_and_not_opened() {
+    fn files_of_other_kinds_are_named_and_not_opened_as_media() {
         let scratch = Scratch::new();
         for (path, kind) in others(&scratch) {
             for (read_only, create_bytes) in [(false, None), (true, None), (false, Some(1 << 20))] {

@@ -50,7 +50,7 @@ fn pattern(len: usize, seed: u8) -> Buf {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_data_is_read_back() {
     on_both(async |scratch| {
         let file = File::open(scratch.path("f"), &options()).expect("new");
         let geometry = file.geometry();
@@ -423,7 +423,7 @@ fn read_only_files_take_no_writes() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn missing_files_character_devices_and_directories_are_refused() {
     on_both(async |scratch| {
         let kind = |path: PathBuf| {
             let opened = File::open(path, &FileOptions::default());

@@ -372,7 +372,7 @@ mod tests {
     use crate::testing::Scratch;
 
     #[test]
-    fn what_is_stored_is_in_the_file_and_outlives_the_mapping() {
+    fn stored_data_is_in_the_file_and_outlives_the_mapping() {
         let scratch = Scratch::new();
         let path = scratch.path("pmem");
         let memory = PmemMapping::open(&path, Some(3 * PAGE_BYTES)).expect("made");
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mapped_is_refused_by_name() {
+    fn files_that_cannot_be_mapped_are_refused_by_name() {
         let scratch = Scratch::new();
         let short = scratch.path("short");
         std::fs::write(&short, [0; 100]).expect("a file");

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_pay_is_tried_ever_less_often() {
+    fn polling_that_finds_nothing_becomes_ever_rarer() {
         // A client on the same processor: it returns at once, unless it cannot run.
         let spun = spun(|_| (false, SHORT));
         assert!((5..25).contains(&spun), "{spun} of {WAITS}");

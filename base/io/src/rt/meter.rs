@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_the_processors_absence() {
+    fn overlong_spans_count_as_time_taken_away() {
         block_on_simulated(1, async {
             work(PIECE);
             start();

@@ -54,7 +54,7 @@ fn memory_for_which_there_is_no_room_takes_no_room() {
 }
 
 #[test]
-fn what_is_behind_the_memory_takes_none() {
+fn padding_behind_the_memory_allocates_no_blocks() {
     use std::os::unix::fs::MetadataExt as _;
     let scratch = Scratch::new();
     let path = scratch.path("padded");

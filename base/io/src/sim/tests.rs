@@ -31,7 +31,7 @@ fn finish<T: 'static>(world: &World, future: impl Future<Output = T> + 'static) 
 }
 
 #[test]
-fn what_is_flushed_or_fua_survives_power_loss_and_nothing_else_need() {
+fn flushed_and_fua_writes_survive_power_loss_and_others_may_not() {
     let (world, disk) = one_disk(1, |_| ());
     let device = disk.clone();
     finish(&world, async move {
@@ -375,7 +375,7 @@ fn a_crash_drops_layers_in_any_order() {
 }
 
 #[test]
-fn what_a_spell_fails_can_be_read_until_power_is_lost_and_no_flush_covers_it() {
+fn failed_writes_of_a_spell_show_until_power_loss_despite_flushes() {
     let mut durable = [0, 0];
     for seed in 0..200 {
         let (world, disk) = one_disk(seed, |config| config.volatile_cache = seed % 2 == 0);
@@ -413,7 +413,7 @@ fn what_a_spell_fails_can_be_read_until_power_is_lost_and_no_flush_covers_it() {
 }
 
 #[test]
-fn what_is_written_behind_a_spell_is_as_durable_as_ever() {
+fn writes_after_a_spell_are_durable_when_flushed() {
     for (seed, flushes) in (0..100).flat_map(|seed| [(seed, false), (seed, true)]) {
         let (world, disk) = one_disk(seed, |config| config.volatile_cache = seed % 2 == 0);
         let (device, spell) = (

@@ -146,7 +146,7 @@ impl Lock {
     }
 
     /// Returns the wakers of the waiters that may continue; each checks for itself.
-    fn who_may_go(&self) -> Vec<Waker> {
+    fn ready_wakers(&self) -> Vec<Waker> {
         let mut who = Vec::new();
         for (place, waiting) in self.queue.iter().enumerate() {
             if self.admits(waiting.granules, waiting.exclusive)
@@ -301,7 +301,7 @@ impl LockTable {
             locks.remove(&key);
             return;
         }
-        let woken = lock.who_may_go();
+        let woken = lock.ready_wakers();
         drop(locks);
         for waker in woken {
             waker.wake();
@@ -397,7 +397,7 @@ impl Drop for Acquire<'_> {
         };
         lock.queue.retain(|waiting| waiting.ticket != ticket);
         // It may have been woken, and in the way of those behind it.
-        let woken = lock.who_may_go();
+        let woken = lock.ready_wakers();
         if lock.is_idle() {
             locks.remove(&self.key);
         }

@@ -125,7 +125,7 @@ impl LockTable {
         }
         let own = |lock: &&Lock| lock.region.is_some_and(|region| ended.has(region));
         let woken: Vec<Waker> = (locks.values().filter(own))
-            .flat_map(Lock::who_may_go)
+            .flat_map(Lock::ready_wakers)
             .collect();
         drop((locks, ranges));
         woken.into_iter().for_each(Waker::wake);

@@ -65,7 +65,7 @@ fn a_lock_is_widened_at_once_or_not_at_all() {
 }
 
 #[test]
-fn who_wants_other_granules_is_not_in_the_way() {
+fn locks_of_disjoint_granules_do_not_block_each_other() {
     rt::block_on_simulated(6, async {
         let table = Rc::new(LockTable::default());
         let key = BlockKey::new(1, 1);

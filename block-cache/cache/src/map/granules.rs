@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_known_until_it_is_invalid() {
+    fn granules_count_as_requested_until_they_turn_invalid() {
         let mut granules = Granules::new(16, 8);
         granules.set(3, 8, 0xff, 0);
         assert_eq!(granules.ask(3, 8, 0b0110), 0, "it came along");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_was_asked_for_and_stays_so_when_it_is_clean() {
+    fn dirty_granules_count_as_requested_after_they_turn_clean() {
         let mut granules = Granules::new(16, 8);
         granules.set(0, 8, 0xff, 0x0f);
         granules.set(0, 8, 0xff, 0);

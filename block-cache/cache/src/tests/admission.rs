@@ -243,7 +243,7 @@ fn a_backing_device_that_answers_sooner_takes_what_finds_no_room() {
 
 /// Writes bypass the cache rather than force out dirty data. Clean data is evicted as usual.
 #[test]
-fn what_is_clean_makes_room_though_writes_go_round() {
+fn clean_blocks_are_evicted_while_writes_bypass() {
     let measured = write_cleaned(Admission::Measured, 40, 10, 150, 3, true);
     // Writes that arrive while room is being made still bypass.
     let evictions = measured.stats.evictions;
@@ -253,7 +253,7 @@ fn what_is_clean_makes_room_though_writes_go_round() {
 /// A write that bypasses as a probe stops the cleaner, which is needed again at once. The cleaner
 /// must not rest meanwhile while writes bypass.
 #[test]
-fn what_goes_round_to_tell_does_not_keep_the_cleaner_from_going_on() {
+fn a_bypass_as_a_probe_does_not_hold_up_the_cleaner() {
     let measured = write(Admission::Measured, 1, 150, 170, 6);
     let (passed, missed) = (
         measured.volume().bypassed_writes,

@@ -102,7 +102,7 @@ fn itself(disk: SimDisk) -> Rc<dyn BlockDevice> {
 }
 
 #[test]
-fn what_differs_is_written_back_and_nothing_else() {
+fn only_granules_that_differ_are_written_back() {
     const AT: u64 = 3 * BLOCK + 5 * GRANULE;
     for (fault, expected) in [(None, 2), (Some(Fault::CompareFirstGranule), 1)] {
         let world = crashed(AT);
@@ -122,7 +122,7 @@ fn what_differs_is_written_back_and_nothing_else() {
 }
 
 #[test]
-fn what_cannot_be_read_there_is_written_back() {
+fn blocks_unreadable_on_the_backing_device_are_written_back() {
     let at = 2 * BLOCK;
     let world = crashed(at + GRANULE);
     world.disks()[1].set_faults(FaultPlan {
@@ -145,7 +145,7 @@ fn what_cannot_be_read_there_is_written_back() {
 }
 
 #[test]
-fn what_a_backing_device_may_still_lose_is_not_what_it_has() {
+fn the_backing_device_is_flushed_before_a_comparison() {
     const AT: u64 = 5 * BLOCK + GRANULE;
     for (fault, expected) in [(None, 2), (Some(Fault::CompareUnflushed), 1)] {
         let world = crashed(AT);
@@ -167,7 +167,7 @@ fn what_a_backing_device_may_still_lose_is_not_what_it_has() {
 }
 
 #[test]
-fn what_a_failed_flush_lost_is_rewritten_however_it_looks() {
+fn data_lost_by_a_failed_flush_is_rewritten_though_it_compares_equal() {
     const AT: u64 = 4 * BLOCK + GRANULE;
     for (fault, expected) in [(None, 2), (Some(Fault::CompareBehindFailure), 1)] {
         let world = crashed(AT);
@@ -185,7 +185,7 @@ fn what_a_failed_flush_lost_is_rewritten_however_it_looks() {
 }
 
 #[test]
-fn what_a_failed_write_left_behind_is_not_what_the_device_has() {
+fn data_shown_after_a_failed_write_back_is_rewritten() {
     const AT: u64 = 6 * BLOCK + GRANULE;
     for (fault, expected) in [(None, 2), (Some(Fault::CompareBehindFailure), 1)] {
         let world = crashed(AT);
@@ -204,7 +204,7 @@ fn what_a_failed_write_left_behind_is_not_what_the_device_has() {
 /// One granule of a block is dirty by its record, and was written back with a flush that failed.
 /// The cache ends cleanly and is opened, which leaves nothing in doubt. Then power is lost.
 #[test]
-fn what_a_record_calls_dirty_is_not_compared() {
+fn granules_dirty_by_their_record_are_not_compared() {
     const AT: u64 = 6 * BLOCK + GRANULE;
     for (fault, expected) in [(None, 2), (Some(Fault::CompareRecorded), 1)] {
         let world = world(31, 4 << 20, 512);
@@ -248,7 +248,7 @@ fn what_a_record_calls_dirty_is_not_compared() {
 /// Data that a client changed since recovery is not compared: reads of discarded data may return
 /// different results each time.
 #[test]
-fn what_was_changed_since_recovery_is_not_compared() {
+fn data_written_since_recovery_is_not_compared() {
     const AT: u64 = 2 * BLOCK + GRANULE;
     for (fault, expected) in [(None, 3), (Some(Fault::CompareChanged), 1)] {
         let world = crashed(AT);

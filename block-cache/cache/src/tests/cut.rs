@@ -210,7 +210,7 @@ fn a_repair_does_not_forget_where_the_cache_was_served() {
 }
 
 #[test]
-fn what_was_cut_off_in_service_is_lost_though_data_was_written_behind_it() {
+fn data_cut_off_in_service_is_lost_despite_later_writes_behind_the_cut() {
     run(&World::new(1), async |_| {
         let backing = TestFile::new(100, LEN);
         backing.0.bytes.borrow_mut().fill(1);

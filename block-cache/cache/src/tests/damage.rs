@@ -104,7 +104,7 @@ fn the_flush_command_waits_for_a_block_that_a_read_fills() {
 }
 
 #[test]
-fn what_a_failed_flush_lost_is_not_read() {
+fn clean_data_lost_by_a_failed_flush_is_not_read() {
     let mut wrong = 0;
     for seed in 0..20 {
         let mut world = World::new(seed);
@@ -274,7 +274,7 @@ fn a_lost_kill_brings_nothing_back() {
 }
 
 #[test]
-fn what_waits_for_a_flush_that_never_comes_is_bounded() {
+fn slots_deferred_to_a_flush_that_never_comes_are_bounded() {
     let world = world_with(6, 1 << 20, (20, 200), 16 << 20);
     run(&world, async |disks| {
         make(&disks, 4096).await;

@@ -71,7 +71,7 @@ fn left_with(fault: Option<Fault>) -> u8 {
 }
 
 #[test]
-fn what_is_written_back_behind_zeroes_is_rewritten() {
+fn zeroes_overtaken_by_a_write_back_are_rewritten() {
     assert_eq!(left_with(None), 0);
     assert_eq!(
         left_with(Some(Fault::ForgetDiscard)),

@@ -79,7 +79,7 @@ async fn older(volume: &Rc<dyn BlockDevice>) -> u32 {
 }
 
 #[test]
-fn what_a_failed_flush_lost_is_not_written_back_as_what_was_there_before() {
+fn a_write_back_beside_a_failed_flush_brings_back_no_older_data() {
     let (mut wrong, mut failed) = (0, 0);
     for seed in 0..60 {
         let (older, has_failed) = run(&world(seed), async move |disks| {

@@ -67,7 +67,7 @@ fn journal() -> Buf {
 }
 
 #[test]
-fn what_is_clean_and_rotten_comes_from_the_backing_device() {
+fn corrupt_clean_blocks_are_refetched_from_the_backing_device() {
     for len in [512, 4096, 16384] {
         let world = world(3, 4 << 20, 512);
         run(&world, async move |disks| {
@@ -88,7 +88,7 @@ fn what_is_clean_and_rotten_comes_from_the_backing_device() {
 }
 
 #[test]
-fn what_is_dirty_and_rotten_is_an_error_until_it_is_rewritten_whole() {
+fn corrupt_dirty_blocks_are_errors_until_rewritten_whole() {
     let world = world(4, 4 << 20, 512);
     run(&world, async |disks| {
         make_summed(&disks, 32 << 10).await;

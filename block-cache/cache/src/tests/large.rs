@@ -215,7 +215,7 @@ fn others_are_served_beside_a_long_discard() {
 /// A backing device that is much larger than its volume's dirty data costs the cleaner no look at
 /// each region.
 #[test]
-fn what_is_dirty_of_a_vast_volume_is_written_back_soon() {
+fn sparse_dirty_data_of_a_vast_volume_is_written_back_soon() {
     run(&vast_world(24 << 20), async move |disks| {
         make(&disks, 4096).await;
         let (cache, _) = open(&disks, Durability::Flush).await;

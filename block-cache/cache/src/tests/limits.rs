@@ -295,7 +295,7 @@ fn volumes_attached_at_one_time_get_numbers_of_their_own() {
 /// A bypass is one operation of the backing device as long as no block lies in between. Blocks that
 /// it might have filled do not split it.
 #[test]
-fn what_goes_round_is_not_cut_where_no_block_is() {
+fn a_bypass_is_split_only_at_cached_blocks() {
     let world = world(13, 4 << 20, 512);
     run(&world, async |disks| {
         make_sizes(&disks, &[32 << 10, 64 << 10, 128 << 10, 256 << 10]).await;

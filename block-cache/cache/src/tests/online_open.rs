@@ -211,7 +211,7 @@ fn a_write_waits_for_a_read_during_the_open_of_the_same_blocks() {
 /// Clean data that an opening takes for dirty is overwritten without another record. The next read
 /// during an opening must know that.
 #[test]
-fn what_an_opening_takes_for_dirty_has_its_bit() {
+fn blocks_presumed_dirty_at_opening_have_their_zone_bit() {
     let read_with = |fault: Option<Fault>| {
         let world = world(10, 2 << 20, 512);
         run(&world, async |disks| {

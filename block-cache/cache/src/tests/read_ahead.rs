@@ -63,7 +63,7 @@ fn a_block_that_several_reads_fill_counts_once() {
 /// The answer waits neither for others' locks nor for the fill. Read-ahead data that can be fetched
 /// arrives after it.
 #[test]
-fn what_nobody_asked_for_is_not_waited_for() {
+fn reads_do_not_wait_for_their_read_ahead() {
     let mut world = World::new(12);
     world.add_disk(&device("cache", 4 << 20, 50_000));
     world.add_disk(&device("backing", 1 << 20, 1000));

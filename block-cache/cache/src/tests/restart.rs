@@ -287,7 +287,7 @@ fn a_write_in_place_waits_for_the_end_of_an_announcement() {
 /// Data that was overwritten in place under a mark was written back before the flush failed.
 /// Nothing is lost, and the earlier data must not be taken for dirty.
 #[test]
-fn what_is_on_the_backing_device_does_not_come_back_older() {
+fn written_back_blocks_do_not_become_older_after_a_failed_flush() {
     for dirty_tracking in TRACKING {
         for seed in 0..10 {
             run(&world(seed), async move |disks| {
@@ -378,7 +378,7 @@ fn a_flush_that_fails_at_the_start_is_not_made_good_by_the_next_start() {
 /// A clean copy is dropped for zeroes, and the record of that fails with the cache. The next holder
 /// of the block's lock finds no copy, but the next process would find one.
 #[test]
-fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
+fn acknowledged_zeroes_survive_the_failure_of_the_cache_and_a_restart() {
     for dirty_tracking in TRACKING {
         for second in [Mode::WriteBack, Mode::PassThrough] {
             run(&world(3), async move |disks| {
@@ -418,7 +418,7 @@ fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
 /// can say so, and the record on media calls the block dirty. A later read's answer must hold after
 /// the next start as well.
 #[test]
-fn what_a_failed_write_left_is_not_read_elsewhere_while_an_older_record_lives() {
+fn data_read_after_a_failed_write_in_place_survives_power_loss() {
     let mut tried = 0;
     for seed in 0..40 {
         let world = world(seed);

@@ -127,7 +127,7 @@ fn any_difference_stops_the_attach_until_it_is_gone() {
 }
 
 #[test]
-fn who_adopts_keeps_dirty_data_and_drops_clean_copies() {
+fn adoption_keeps_dirty_data_and_drops_differing_clean_copies() {
     for copied in [false, true] {
         run(&world(11, 2 << 20, 512), async move |disks| {
             prepare(&disks).await;
@@ -159,7 +159,7 @@ fn who_adopts_keeps_dirty_data_and_drops_clean_copies() {
 
 /// A sample that is drawn for the adoption may miss what the refused start had found.
 #[test]
-fn who_adopts_after_a_refusal_relies_on_no_new_sample() {
+fn adoption_after_a_refusal_relies_on_no_new_sample() {
     run(&world(18, 2 << 20, 512), async move |disks| {
         prepare(&disks).await;
         change(&disks[1], 7 * GRANULE, GRANULE as usize).await;
@@ -177,7 +177,7 @@ fn who_adopts_after_a_refusal_relies_on_no_new_sample() {
 }
 
 #[test]
-fn what_makes_no_claim_is_not_compared() {
+fn samples_ignore_dirty_and_uncached_data() {
     // Dirty data differs; so does data past the old end, and data that is not cached.
     run(&world(12, 2 << 20, 512), async |disks| {
         prepare(&disks).await;

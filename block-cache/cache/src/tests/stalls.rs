@@ -210,7 +210,7 @@ fn abandoned(seed: u64, trouble: Trouble) -> u32 {
 }
 
 #[test]
-fn what_was_abandoned_is_neither_served_nor_written_back() {
+fn abandoned_dirty_data_is_neither_served_nor_written_back() {
     for seed in 0..10 {
         for trouble in [Trouble::Vanishes, LONG] {
             assert_eq!(abandoned(seed, trouble), 0, "seed {seed}, {trouble:?}");
@@ -263,7 +263,7 @@ fn missing(seed: u64, nth: u64) -> usize {
 }
 
 #[test]
-fn what_a_failed_flush_of_the_backing_device_lost_is_rewritten() {
+fn write_backs_lost_by_a_failed_backing_flush_are_rewritten() {
     let all = || (0..5).flat_map(|seed| (1..12).map(move |nth| (seed, nth)));
     for (seed, nth) in all() {
         assert_eq!(missing(seed, nth), 0, "seed {seed}, flush {nth}");

@@ -208,7 +208,7 @@ fn an_older_version_refuses_a_cache_without_marks() {
 /// Two concurrent writes to one clean block, interrupted everywhere. Data that the tree then calls
 /// clean must be on the backing device.
 #[test]
-fn who_comes_while_a_block_is_being_marked_waits_as_well() {
+fn concurrent_writes_to_a_clean_block_all_wait_for_its_mark() {
     let world = world(7, 4 << 20, 512);
     run(&world, async |disks| {
         let options = FormatOptions {

@@ -100,7 +100,7 @@ fn values_are_parsed_with_their_units() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_remedy() {
+fn wrong_arguments_are_refused_with_a_remedy() {
     assert!(refused("forebay mode db xx").contains("write wb (write-back)"));
     assert!(refused("forebay format --cache c --block-size 32kb").contains("powers of 1024"));
     assert!(refused("forebay format").contains("--cache"));

@@ -426,7 +426,7 @@ backing = "disk"
 "#;
 
     #[test]
-    fn what_is_no_file_or_the_same_one_is_named() {
+    fn unusable_and_duplicate_media_are_named_with_their_line() {
         let place = std::env::temp_dir().join(format!("fb-media-{}", std::process::id()));
         std::fs::create_dir_all(&place).expect("a temporary directory");
         let path = place.join("forebay.toml");

@@ -438,7 +438,7 @@ fn a_table_with_the_wrong_brackets_is_written_right() {
 }
 
 #[test]
-fn what_is_no_text_is_no_configuration() {
+fn binary_and_oversized_files_are_refused_as_configurations() {
     let path = std::env::temp_dir().join(format!("fb-no-text-{}", std::process::id()));
     let long = "# long\n".repeat(1 << 20);
     for bytes in [&[0; 4096][..], b"\xff\xfe", long.as_bytes()] {

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_named() {
+    fn invalid_requests_are_refused_with_the_expected_form() {
         for text in [
             "",
             "{}",

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_daemon_says_names_its_exports() {
+    fn listening_lines_of_a_daemon_name_its_exports() {
         let listening = [
             "NBD: nbd+unix:///db?socket=/run/forebay/db.sock",
             "NBD: nbds://[::1]:10809/db",

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_has_no_presence() {
+    fn only_regular_files_have_a_presence() {
         for path in ["/dev/null", "/", "/forebay/nowhere"] {
             assert!(Presence::of(Path::new(path)).is_none(), "{path}");
         }

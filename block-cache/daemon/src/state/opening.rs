@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_survives_a_round_trip_and_damage_is_seen() {
+    fn a_remembered_opening_survives_a_round_trip_and_damage_is_detected() {
         let opening = opening(7, 0xabc);
         let text = render(&opening);
         assert_eq!(parse(&text), Some(opening));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_remembered_is_understood() {
+    fn openings_remembered_by_an_earlier_version_are_parsed() {
         let mut opening = opening(7, 0xabc);
         opening.data_place.clear();
         let text = render(&opening).replace("data-place \n", "");

@@ -353,7 +353,7 @@ pub(super) fn data_offset(place: &Place) -> u64 {
 }
 
 #[test]
-fn what_is_cut_off_a_cache_file_is_lost_by_name_and_not_written_back() {
+fn data_cut_off_a_cache_file_is_named_as_lost_and_not_written_back() {
     // In service and noticed; in service and restored to its length at once; and without a daemon.
     for (name, in_service, pause_ms) in [
         ("seen", true, 2500),

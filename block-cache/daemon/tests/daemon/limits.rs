@@ -244,7 +244,7 @@ fn a_volume_is_forgotten_by_a_daemon_and_without_one() {
 
 /// Checks each allocation at the start or in service: it is refused beforehand, and named.
 #[test]
-fn what_no_memory_holds_is_refused_by_check_and_serve() {
+fn devices_larger_than_memory_are_refused_by_check_and_serve() {
     let place = Place::new("memory", "wb");
     let file = place.path("forebay.toml");
     let config = std::fs::read_to_string(&file).expect("there");

@@ -279,7 +279,7 @@ fn without_its_cache_a_volume_is_newer_than_the_cache() {
 }
 
 #[test]
-fn what_does_not_start_says_why() {
+fn a_daemon_that_cannot_start_names_the_cause() {
     let place = Place::new("refuse", "wb");
     let config = place.path("forebay.toml");
     place.configure("wbb", "");

@@ -101,7 +101,7 @@ fn a_file_that_ends_within_a_block_is_served_and_reported() {
 }
 
 #[test]
-fn what_is_missing_is_said_before_anything_is_opened() {
+fn missing_and_duplicate_files_are_named_before_anything_is_opened() {
     let place = Place::new("missing", "wb");
     std::os::unix::fs::symlink("cache", place.path("c.img")).expect("linked");
     place.configure(

@@ -24,7 +24,7 @@ fn remembered(place: &Place) -> (String, String) {
 }
 
 #[test]
-fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
+fn losses_found_by_a_repair_are_recorded_for_surviving_clients() {
     let place = Place::new("noted", "wb");
     place.configure("wb", MACHINE);
     let (config, cache) = (place.path("forebay.toml"), place.path("cache"));
@@ -238,7 +238,7 @@ fn a_cache_whose_superblocks_are_overwritten_is_not_taken_for_none() {
 /// Checks that clients of a volume that a configuration leaves out learn of lost writes, and of
 /// writes to its backing device under another name.
 #[test]
-fn what_happens_to_a_volume_that_is_not_configured_is_noted_for_its_clients() {
+fn losses_and_changes_of_an_unconfigured_volume_are_recorded_for_clients() {
     let place = Place::new("noted-absent", "wt");
     let config = place.path("forebay.toml");
     place.configure("wt", MACHINE);

@@ -141,7 +141,7 @@ fn a_trace_is_replayed_over_nbd_and_recorded_meanwhile() {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_said_with_the_remedy() {
+fn traces_that_cannot_be_replayed_are_refused_with_a_remedy() {
     let place = Place::new("replay-no", "wb");
     let (trace, uri) = (generate(&place), uri(&place));
     let config = place.path("forebay.toml");
@@ -309,7 +309,7 @@ fn a_volume_that_is_mapped_wrongly_writes_nowhere_else() {
 }
 
 #[test]
-fn what_cannot_be_written_or_is_named_twice_is_refused_before_anything_is_done() {
+fn read_only_and_duplicate_targets_are_refused_before_anything_is_written() {
     let (place, trace) = with_a_second_volume("replay-twice", true);
     let daemon = place.serve(&[]);
     let socket = |name: &str| text(&place.path(name)).to_owned();

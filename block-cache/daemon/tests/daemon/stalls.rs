@@ -22,7 +22,7 @@ fn stall(place: &Place) {
 }
 
 #[test]
-fn what_a_stalled_device_does_not_take_is_abandoned_by_name_and_never_comes_back() {
+fn abandoned_data_of_a_stalled_device_is_named_and_never_comes_back() {
     let place = Place::new("stalls", "wb");
     stall(&place);
     let daemon = place.serve(&[]);

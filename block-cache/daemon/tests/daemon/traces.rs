@@ -198,7 +198,7 @@ fn a_recorder_that_is_killed_leaves_what_it_has_and_frees_its_place() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_said() {
+fn recordings_that_cannot_begin_are_refused_with_the_cause() {
     let place = Place::new("record-no", "wb");
     let out = place.path("out.fbt");
     let said = place.refused(&["trace", "record", text(&out)]);

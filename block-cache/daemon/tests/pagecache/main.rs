@@ -141,7 +141,7 @@ fn a_node_joins_is_seen_and_leaves() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn impossible_pagecache_options_are_refused_with_the_cause() {
     let place = Place::new("pagecache-wrong");
     let none = said(&place.run(&["status"]));
     assert!(

@@ -4,7 +4,7 @@ use crate::initiator::{Association, Identity, Queue, Style, With, command, words
 use crate::target::{NQN, SEALED_HOST, SEALED_NQN, Target};
 
 #[test]
-fn who_may_connect() {
+fn connect_refuses_invalid_hosts_subsystems_and_queues() {
     let target = Target::start();
     let refusal = |identity: Identity<'_>, queue, controller| {
         let mut connection = Queue::open(target.address, Style::default());

@@ -19,7 +19,7 @@ fn record(slot: u32) -> BlockRecord {
 }
 
 #[test]
-fn what_was_not_trimmed_is_found_by_the_next_process_only() {
+fn untrimmed_entries_are_recovered_only_in_the_same_boot_and_cache() {
     let (uuid, boot) = ([1; 16], [2; 16]);
     let memory = Buf::zeroed(JOURNAL_MIN_BYTES);
     assert!(Journal::recover(&memory, &uuid, &boot).is_none());

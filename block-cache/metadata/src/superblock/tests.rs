@@ -115,7 +115,7 @@ fn a_tree_lies_between_the_log_and_the_data() {
 }
 
 #[test]
-fn what_an_older_version_would_misread_is_marked_incompatible() {
+fn tracking_that_older_versions_misread_is_marked_incompatible() {
     for tracking in DirtyTracking::ALL {
         let mut found = tracked(tracking, 1 << 30, None, 32768).expect("fits");
         let older = tracking == DirtyTracking::Exact;
@@ -217,7 +217,7 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
 }
 
 #[test]
-fn what_a_version_without_zones_writes_says_that_nothing_is_known() {
+fn a_superblock_from_a_version_without_zones_decodes_with_none() {
     let superblock = plan(1 << 30, None, 32768).expect("fits");
     assert_eq!(superblock.zones, Some(DirtyZones::new(ZONE_SHIFT)));
     // It writes zeroes where it knows of nothing.

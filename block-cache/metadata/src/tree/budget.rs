@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_out_stays_below_the_ratio() {
+    fn spare_persists_stay_below_the_ratio() {
         let mut budget = Budget::new(0.01);
         assert_eq!(budget.spare(), 16);
         let (mut persists, mut spent_late) = (0, 0);

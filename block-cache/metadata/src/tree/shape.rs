@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_tree_is_refused() {
+    fn invalid_tree_shapes_are_refused() {
         assert!(Shape::for_volume(1, 3, 7).is_err());
         assert!(Shape::for_volume(1, 4, 0).is_err());
         assert!(Shape::for_volume(1, 4, 12).is_err());

@@ -185,7 +185,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_dirty_is_covered_whatever_of_a_round_arrives(
+    fn dirty_blocks_are_covered_whatever_part_of_a_round_arrives(
         adjustment in adjustments(),
         degree in prop_oneof![Just(2_u32), Just(4), Just(16)],
         levels in 1..5_u8,
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn what_media_says_is_taken_over(
+    fn a_restored_tree_keeps_the_coverage_on_media(
         adjustment in adjustments(),
         bits in prop::collection::vec(any::<u64>(), 2),
         sparse in prop::collection::vec(any::<u64>(), 2),
@@ -330,7 +330,7 @@ fn after_a_failed_round_what_is_certain_stays_so_and_nothing_else_is_promised() 
 }
 
 #[test]
-fn what_nothing_is_cached_beneath_is_held_and_clean_blocks_are_cut_out() {
+fn ranges_without_cached_blocks_stay_covered_and_clean_blocks_are_cut_out() {
     let mut trial = trial(Adjustment::Priced);
     trial.take(&Step::Mark {
         first: 0,

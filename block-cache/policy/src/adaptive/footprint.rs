@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_used_is_no_longer_brought_in() {
+    fn read_ahead_stops_fetching_granules_that_are_never_used() {
         let mut footprint = footprint();
         for region in 0..1000 {
             miss(&mut footprint, region, 10);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_always_follows_is_brought_in_and_nothing_before() {
+    fn read_ahead_fetches_the_granules_that_always_follow_and_none_before() {
         let mut footprint = footprint();
         for region in 0..1000 {
             miss(&mut footprint, region, 8);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overwritten_was_not_used() {
+    fn overwritten_granules_do_not_count_as_used() {
         let mut footprint = footprint();
         for region in 0..1000 {
             miss(&mut footprint, region, 8);

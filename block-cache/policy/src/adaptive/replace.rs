@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_once_goes_before_what_is_read_twice() {
+    fn blocks_read_once_are_evicted_before_blocks_read_twice() {
         let (mut table, ids) = filled(4);
         TwoSegments.used(&mut table, ids[0], 1, 1);
         for id in &ids[1..] {

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_go_stays_and_the_next_is_asked() {
+    fn blocks_that_cannot_be_evicted_stay_and_the_next_ones_are_picked() {
         let (mut table, mut ahead) = full(0);
         let look = |_: &BlockTable, id: BlockId| match id % 2 {
             1 => Evictability::Now,

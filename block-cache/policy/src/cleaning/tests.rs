@@ -113,7 +113,7 @@ fn widest_at(slow: Duration) -> usize {
 }
 
 #[test]
-fn who_is_only_there_beside_it_is_compared_with_the_least_that_one_took() {
+fn io_seen_only_during_cleaning_is_compared_with_its_shortest_time() {
     let mut auto = Cleaner::new(Cleaning::Auto);
     let mut turn = |turn: u32| {
         let now = turn * 10 * MS;

@@ -126,7 +126,7 @@ impl Scene {
 }
 
 #[test]
-fn what_was_left_stays_in_its_slots_until_evictions_are_allowed() {
+fn leftover_blocks_stay_in_their_slots_until_evictions_are_allowed() {
     for policy in comparators::ALL {
         for left_held in [None, Some(0), Some(3)] {
             let scene = Scene::new(policy, left_held, Faults::default());

@@ -247,7 +247,7 @@ fn reads_are_served_from_slots_in_flight_and_never_stored() {
 }
 
 #[test]
-fn what_the_device_refuses_stays_and_fails_the_next_flush_by_name() {
+fn a_block_that_the_device_refuses_keeps_its_slot_and_fails_the_next_flush() {
     scene(16, Policy::CAITI, |it| {
         it.write(5, 1);
         it.gate.refuse(0);

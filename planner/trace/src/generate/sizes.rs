@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_refused() {
+    fn invalid_size_distributions_are_refused() {
         for weights in [
             &[][..],
             &[(0, 1.0)],

@@ -256,14 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_compressed_passes() {
+    fn uncompressed_input_passes_unchanged() {
         for bytes in [vec![], vec![1], b"BZ".to_vec(), content()] {
             assert_eq!(read(bytes.clone()).unwrap(), bytes);
         }
     }
 
     #[test]
-    fn what_is_consumed_counts() {
+    fn consumed_bytes_advance_the_offset() {
         let mut input =
             Input::new("x", Box::new(Cursor::new(content())), &Progress::default()).unwrap();
         assert!(input.at_least(10_000).unwrap().len() >= 10_000);

@@ -196,7 +196,7 @@ fn recorded_times_are_followed_and_scaled() {
 }
 
 #[test]
-fn what_starts_late_is_counted() {
+fn late_requests_are_counted() {
     let options = ReplayOptions {
         pace: Pace::Recorded(1.0),
         depth: 1,
@@ -297,7 +297,7 @@ fn only_whole_requests_that_were_answered_are_counted() {
 }
 
 #[test]
-fn what_is_left_out_past_the_end_is_not_counted_as_replayed() {
+fn requests_skipped_past_the_end_are_not_counted_as_replayed() {
     let requests = || {
         vec![
             request(0, Op::Read, 0, 4096),

@@ -192,7 +192,7 @@ fn ours_reads_less_and_waits_less_than_the_papers_rule() {
 
 /// Requests far beyond any disk, as damaged traces have them.
 #[test]
-fn what_lies_beyond_the_largest_volume_is_counted_and_takes_no_blocks() {
+fn requests_beyond_the_largest_volume_are_counted_and_allocate_no_blocks() {
     for (sizes, fill) in [(&[4][..], Fill::Demand), (&[32, 256], Fill::Learned)] {
         let mut cache = Simulated::new(model(sizes, fill, Replace::Ours, 2 << 20));
         let most = cache.model.sizes.largest_volume_bytes();

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_refused() {
+    fn formats_without_a_writer_are_refused() {
         let refused = Writer::new(Vec::new(), Format::Blkparse, &WriteOptions::default());
         let said = refused.err().expect("refused").report();
         assert!(

@@ -357,7 +357,7 @@ fn a_format_is_detected_from_its_beginning() {
 }
 
 #[test]
-fn what_is_no_trace_is_said_to_be_none() {
+fn input_that_is_no_trace_is_refused() {
     for text in ["", "hello\nworld\n", "1,2\n", "a b c d e\n", "\u{feff}"] {
         let said = read(text.as_bytes(), None).error.expect(text);
         assert!(said.contains("input"), "{said}");

@@ -404,7 +404,7 @@ fn an_output_goes_behind_a_link_and_over_nothing_but_a_file() {
 }
 
 #[test]
-fn what_a_killed_process_left_goes_and_what_another_writes_stays() {
+fn part_files_of_dead_processes_are_removed_and_of_live_ones_kept() {
     let folder = folder("stale");
     let at = |name: &str| folder.0.join(name);
     // No process has this number: they end at 2^22.

@@ -159,7 +159,7 @@ fn a_window_sorts_what_it_can() {
 }
 
 #[test]
-fn what_is_earlier_than_time_zero_is_counted() {
+fn requests_before_time_zero_are_counted() {
     let mut text: String = (0..70_000)
         .map(|n| format!("7,R,0,512,{}\n", 1_000 + n))
         .collect();

@@ -47,7 +47,7 @@ fn rot_is_an_error_that_names_it_until_all_of_it_is_rewritten() {
 }
 
 #[test]
-fn what_was_asked_before_a_write_tells_nothing_of_what_is_there_after_it() {
+fn rot_reported_by_a_read_from_before_a_discard_may_be_gone_after_it() {
     let mut bench = Bench::new(Promise::Flush);
     bench.run(FUA);
     bench.model.rot(RANGE);

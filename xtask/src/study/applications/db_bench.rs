@@ -108,7 +108,7 @@ Set seed
 ";
 
     #[test]
-    fn what_db_bench_prints_is_understood() {
+    fn output_of_db_bench_is_parsed() {
         let run = parse(PRINTED, "fillrandom").expect("as printed");
         assert_eq!(
             (run.operations, run.seconds, run.reads.count),

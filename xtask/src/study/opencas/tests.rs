@@ -95,7 +95,7 @@ fn claims_compare_the_cells_that_they_name() {
 }
 
 #[test]
-fn what_is_missing_holds_nothing() {
+fn claims_without_rows_fail_or_are_infinite() {
     assert!(
         claims(&[])
             .iter()

@@ -11,7 +11,7 @@ async fn refused(address: &Address) -> String {
 }
 
 #[test]
-fn what_cannot_be_opened_is_named_with_its_remedy() {
+fn open_errors_name_the_cause_and_the_remedy() {
     let cluster = Cluster::new(SIZE, |_| Act::Answer);
     run(async move {
         let address = cluster.address();

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_driver_ends_is_not_waited_for() {
+    fn left_behind_operations_do_not_count_as_in_flight() {
         let driver = Driver::new(crate::Engine::Threads).expect("a driver");
         let mut slab = Slab::default();
         let command = slab.insert(operation(&driver, true));

@@ -53,7 +53,7 @@ fn a_flush_raises_the_epoch_before_power_loss_brings_an_older_version_back() {
 
 /// For each kind of dirty tracking. More may be presumed dirty after a crash than was.
 #[test]
-fn what_was_clean_when_the_cache_failed_is_not_taken_for_dirty_later() {
+fn blocks_clean_at_the_failure_are_not_written_back_after_reattach() {
     let found_with = |tracking, fault: Option<Fault>| {
         let world = Failure::Device.world();
         run(&world, async move |disks| {

@@ -10,7 +10,7 @@ use forebay_metadata::superblock::Superblock;
 use super::*;
 
 #[test]
-fn what_an_earlier_process_lost_is_rewritten_however_it_looks() {
+fn data_lost_in_an_earlier_process_is_rewritten_though_it_compares_equal() {
     const AT: u64 = 6 * BLOCK + GRANULE;
     let shows = |disk| {
         Rc::new(Showing {

@@ -131,7 +131,7 @@ fn check_shown(left: Left, fault: Fault) {
 }
 
 #[test]
-fn what_slots_show_after_a_failed_flush_is_made_durable_before_it_is_used() {
+fn slots_in_doubt_after_a_failed_flush_are_made_durable_before_use() {
     check_shown(Left::Whole, Fault::TrustShown);
 }
 

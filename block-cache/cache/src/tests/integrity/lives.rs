@@ -56,7 +56,7 @@ fn lives(seeds: std::ops::Range<u64>) -> Option<String> {
 }
 
 #[test]
-fn what_is_cut_off_under_load_is_never_called_corrupt() {
+fn reads_after_kills_and_power_cuts_report_no_corruption() {
     assert_eq!(lives(0..60), None);
 }
 

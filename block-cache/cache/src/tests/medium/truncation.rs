@@ -34,7 +34,7 @@ async fn cut_life(
 }
 
 #[test]
-fn what_was_cut_off_the_cache_device_is_named_and_never_written_back() {
+fn data_cut_off_the_cache_device_is_named_and_never_written_back() {
     // In service: seen while it is short; restored in length before any check; and restored before
     // the check at the end only.
     let seen = async |cache: &Cache, file: &TestFile, at: u64, len: usize| {

@@ -131,7 +131,7 @@ fn several_caches_and_the_page_take_one_pass() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_remedy() {
+fn wrong_arguments_and_traces_are_refused_with_a_remedy() {
     let folder = Folder::new("wrong");
     let (trace, out) = (folder.path("a.csv"), folder.path("out"));
     std::fs::write(
@@ -170,7 +170,7 @@ fn what_is_wrong_is_said_with_the_remedy() {
 }
 
 #[test]
-fn what_selects_nothing_says_what_there_is() {
+fn selections_without_requests_are_refused_with_the_cause() {
     let folder = Folder::new("nothing");
     let (trace, empty, native) = (
         folder.path("a.csv"),

@@ -69,7 +69,7 @@ impl Drop for Place {
 }
 
 #[test]
-fn what_can_be_made_is_in_order_and_is_not_made() {
+fn missing_places_pass_the_check_and_are_not_created() {
     let place = Place::new("good");
     assert_eq!(place.check("", ""), Ok(()));
     let mut left: Vec<_> = std::fs::read_dir(&place.0)
@@ -169,7 +169,7 @@ fn a_mount_point_is_an_empty_directory() {
 }
 
 #[test]
-fn what_the_running_daemon_holds_is_not_in_the_way() {
+fn sockets_ports_and_state_of_the_running_daemon_pass_the_check() {
     let place = Place::new("running");
     let run = place.0.join("run");
     std::fs::create_dir(&run).expect("made");

@@ -193,7 +193,7 @@ fn mapped_files_count_as_address_space_alone() {
 }
 
 #[test]
-fn what_is_larger_than_any_memory_does_not_wrap() {
+fn needs_larger_than_any_memory_do_not_wrap() {
     let text = TEXT
         .replace("\"3M\"", "\"15000000T\"")
         .replace("\"5M\"", "\"15000000T\"");

@@ -23,7 +23,7 @@ fn gap_after(config: &Config, wishes: Wishes, recreated: bool) -> Option<String>
 }
 
 #[test]
-fn what_may_be_missing_is_remembered_until_the_device_is_made_anew() {
+fn possible_write_losses_are_remembered_until_the_device_is_recreated() {
     let scratch = Scratch::new("disk");
     let without = memory("true", "wb");
     let with = format!("{without}\nexport = [{{ volume = \"db\", ublk = 0 }}]\n");

@@ -170,12 +170,12 @@ volume = [{ name = "db", backing = "far", mode = "wb" }]
 "#;
 
 #[test]
-fn what_another_machine_loses_is_written_back_anew() {
+fn blocks_lost_by_an_nvme_tcp_target_are_written_back_anew() {
     lose_what_was_written_back("nvme-tcp");
 }
 
 #[test]
-fn what_an_nbd_server_loses_is_written_back_anew() {
+fn blocks_lost_by_an_nbd_server_are_written_back_anew() {
     lose_what_was_written_back("nbd");
 }
 
@@ -223,12 +223,12 @@ fn lose_what_was_written_back(kind: &str) {
 }
 
 #[test]
-fn what_clients_wrote_round_the_cache_outlives_the_power_of_another_machine() {
+fn client_writes_past_the_cache_survive_power_loss_of_an_nvme_tcp_target() {
     lose_what_was_written_round("nvme-tcp");
 }
 
 #[test]
-fn what_clients_wrote_round_the_cache_outlives_the_power_of_an_nbd_server() {
+fn client_writes_past_the_cache_survive_power_loss_of_an_nbd_server() {
     lose_what_was_written_round("nbd");
 }
 

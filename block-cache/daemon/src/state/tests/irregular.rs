@@ -137,7 +137,7 @@ fn no_record_of_another_kind_is_waited_for() {
 }
 
 #[test]
-fn what_is_no_record_is_in_nobodys_way() {
+fn foreign_entries_of_the_state_directory_are_ignored() {
     let scratch = Scratch::new("others");
     for name in ["lost+found", "images", "images.cache", "db.img"] {
         std::fs::create_dir(scratch.0.join(name)).expect("made");

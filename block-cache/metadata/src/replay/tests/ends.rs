@@ -141,7 +141,7 @@ fn a_unit_that_cannot_be_read_where_the_end_may_be_has_everything_read() {
 }
 
 #[test]
-fn what_the_tail_gave_up_shadows_entries_of_the_journal_still() {
+fn a_kill_below_the_tail_still_shadows_older_journal_entries() {
     let mut ring = long();
     ring.batch(&[Body::Block(block(1, 7))], |_| true);
     ring.batch(&[kill(1)], |_| true);

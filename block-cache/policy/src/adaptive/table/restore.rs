@@ -77,7 +77,7 @@ mod tests {
     use crate::adaptive::segment::Segment;
 
     #[test]
-    fn what_is_put_back_goes_in_the_order_of_its_use_and_before_what_comes() {
+    fn restored_blocks_are_evicted_in_order_of_use_and_before_new_blocks() {
         let sizes = BlockSizes::new(&[4096, 8192]).expect("right");
         let span = |class| Span { first: 0, class };
         let mut table = BlockTable::new(sizes, 8);
