@@ -282,7 +282,7 @@ fn dirty_data_is_written_back_after_a_load_ends() {
 }
 
 #[test]
-fn nop_leaves_what_nobody_asks_for() {
+fn nop_writes_nothing_back_without_a_request() {
     block_on_simulated(1, async {
         let cache = open(Cleaning::Nop, 60).await;
         let volume = attach(&cache, "v", Backing::Cloud.device()).await;

@@ -390,7 +390,7 @@ const FAULTS: [Fault; 5] = [
 ];
 
 #[test]
-fn each_part_of_what_keeps_it_right_is_found_missing() {
+fn each_planted_fault_and_an_unsynced_state_directory_are_found() {
     let mut missed = Vec::new();
     let mut look_for = |name: String| {
         let seed = (0..PATIENCE).find(|seed| finds(*seed));

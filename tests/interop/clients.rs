@@ -42,7 +42,7 @@ pub(crate) fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn nbdinfo_sees_what_is_offered() {
+fn nbdinfo_lists_exports_and_their_properties() {
     if !requires("nbdinfo", "libnbd-bin") {
         return;
     }
@@ -74,7 +74,7 @@ fn nbdinfo_sees_what_is_offered() {
 }
 
 #[test]
-fn nbdcopy_reads_what_it_wrote() {
+fn nbdcopy_reads_written_data_back() {
     if !requires("nbdcopy", "libnbd-bin") {
         return;
     }
@@ -339,7 +339,7 @@ fn qemu_io_writes_zeroes_and_reads_patterns() {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote() {
+fn fio_verifies_written_data() {
     if !requires_fio() {
         return;
     }

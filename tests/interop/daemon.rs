@@ -110,7 +110,7 @@ fn same(path: &Path, data: &[u8]) -> bool {
 }
 
 #[test]
-fn clients_read_from_the_program_what_they_wrote() {
+fn nbdcopy_and_qemu_img_read_written_data_from_the_daemon() {
     if !requires("nbdcopy", "libnbd-bin") || !requires("qemu-img", "qemu-utils") {
         return;
     }

@@ -57,7 +57,7 @@ fn setups() -> [Setup; 3] {
 }
 
 #[test]
-fn nbdcopy_reads_through_tls_what_it_wrote() {
+fn nbdcopy_reads_written_data_back_through_tls() {
     if !requires("nbdcopy", "libnbd-bin") || !requires("nbdinfo", "libnbd-bin") {
         return;
     }

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_what_was_found_is_what_there_is() {
+    fn content_found_at_a_restart_is_the_only_accepted_content() {
         let mut log = Log::default();
         acknowledged(&mut log, 8, 1, 1);
         log.send_write(8, 1, 2);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_shows_what_is_there() {
+    fn a_mapping_shows_the_content_of_the_file() {
         if !engines().contains(&Engine::Uring) {
             return;
         }

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_send_takes_what_fits_and_never_waits() {
+    fn a_send_takes_the_bytes_that_fit_and_never_waits() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         assert_eq!(send_now(&ours, b"abc").expect("there is room"), 3);
         let mut received = [0; 3];

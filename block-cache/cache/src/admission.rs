@@ -149,7 +149,7 @@ impl AdmissionControl {
         bytes: u64,
         dirty: u64,
     ) -> Option<(Route, Duration)> {
-        let asked = self.measures_hits() && dirty == 0 && volume.backing.keeps_what_it_shows();
+        let asked = self.measures_hits() && dirty == 0 && volume.backing.keeps_readable_data();
         asked.then(|| (volume.route_hit(bytes), rt::now()))
     }
 

@@ -74,7 +74,7 @@ impl BackingFailures {
     /// Clients get the error only after that.
     pub(crate) async fn note_failure(&self, volume: &AttachedVolume) {
         // A cache that has failed cannot note anything, and its device may not even answer.
-        let shows = !volume.backing.shows_what_it_has()
+        let shows = !volume.backing.has_never_failed()
             && !volume.may_show_lost()
             && self.committer.is_alive();
         if volume.backing.owes_note() || shows {
@@ -176,10 +176,10 @@ impl BackingFailures {
             return;
         }
         let mut over = self.volumes.all();
-        over.retain(|volume| volume.may_show_lost() && volume.backing.shows_what_it_has());
+        over.retain(|volume| volume.may_show_lost() && volume.backing.has_never_failed());
         for volume in over {
             // It may have failed while another's note was written.
-            if !volume.backing.shows_what_it_has() {
+            if !volume.backing.has_never_failed() {
                 continue;
             }
             volume.set_may_show_lost(false);

@@ -104,7 +104,7 @@ fn look(
     data: &mut Vec<Range<u64>>,
 ) -> u64 {
     let (geometry, map) = (engine.geometry, engine.map.borrow());
-    let copies = !volume.backing.keeps_what_it_shows() && !planted(Fault::HoleOverCopy);
+    let copies = !volume.backing.keeps_readable_data() && !planted(Fault::HoleOverCopy);
     if !copies && map.share(volume.id).dirty_bytes == 0 || planted(Fault::HoleOverDirty) {
         return regions.end;
     }

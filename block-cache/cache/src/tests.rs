@@ -135,7 +135,7 @@ async fn exercise(volume: &Rc<dyn BlockDevice>, model: &mut [u8], rng: &Rng, ste
 }
 
 #[test]
-fn every_mode_and_size_reads_what_was_written() {
+fn every_mode_and_block_size_reads_written_data_back() {
     for (number, mode) in Mode::ALL.into_iter().enumerate() {
         for (sizes, logical, cache_bytes) in [
             (&[4][..], 512, 600 << 10),

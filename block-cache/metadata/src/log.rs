@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovery_gives_up_what_is_dead() {
+    fn a_recovery_gives_up_dead_records() {
         let seed = Seed::new(&[1; 16]);
         let mut log = Log::new(GEOMETRY, seed, 0, 24);
         assert_eq!(log.room(), 8);

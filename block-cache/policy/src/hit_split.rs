@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_waits_sheds_what_makes_both_take_the_same() {
+    fn a_slow_cache_sheds_hits_until_both_devices_take_the_same_time() {
         let mut split = rested();
         // 10 + 200 * served = 110 at one half.
         let (last, _) = run(&mut split, 20_000, 200, 110);

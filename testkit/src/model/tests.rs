@@ -117,7 +117,7 @@ fn an_in_flight_write_that_was_read_stays_visible_until_process_death() {
 }
 
 #[test]
-fn process_death_keeps_what_was_acknowledged() {
+fn process_death_keeps_acknowledged_writes() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(WRITE);
     let second = bench.begin(WRITE);
@@ -133,7 +133,7 @@ fn process_death_keeps_what_was_acknowledged() {
 }
 
 #[test]
-fn power_loss_keeps_what_was_promised() {
+fn power_loss_keeps_promised_writes() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(WRITE);
     let flush = bench.begin(Op::Flush);
@@ -224,7 +224,7 @@ fn a_read_beside_a_failed_write_that_memory_hides_says_nothing_of_later_reads() 
 }
 
 #[test]
-fn a_flush_behind_a_hidden_write_promises_what_was_shown_in_its_place() {
+fn a_flush_behind_a_hidden_write_promises_the_data_shown_in_its_place() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(WRITE);
     bench.model.set_hiding(true);

@@ -29,7 +29,7 @@ async fn all(futures: Vec<IoFuture>) {
 }
 
 #[test]
-fn each_operation_takes_what_is_declared() {
+fn each_operation_takes_its_declared_time() {
     let profile = Profile {
         read_latency_us: 1000,
         write_latency_us: 2000,
@@ -184,7 +184,7 @@ fn data_and_errors_pass_through() {
 }
 
 #[test]
-fn it_says_what_it_emulates() {
+fn the_description_names_the_emulated_profile() {
     let words = |profile: Profile| EmulateDevice::wrap(memory(), profile).info().emulated;
     let remote = Profile {
         read_latency_us: 1000,
@@ -216,7 +216,7 @@ fn it_says_what_it_emulates() {
 }
 
 #[test]
-fn the_end_of_the_executor_answers_what_is_in_flight() {
+fn the_end_of_the_executor_fails_requests_in_flight() {
     let executor = Executor::simulated(1);
     let _entered = executor.enter();
     let profile = Profile {

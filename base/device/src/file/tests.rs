@@ -44,7 +44,7 @@ fn create(size_bytes: u64) -> FileDeviceOptions {
 }
 
 #[test]
-fn a_file_keeps_what_is_written() {
+fn a_file_keeps_written_data() {
     on_each_engine(|| async {
         let scratch = Scratch::new(&std::env::temp_dir(), "keeps");
         let device = FileDevice::open(&scratch.0, create(8 << 20)).expect("made");

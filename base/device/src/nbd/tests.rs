@@ -52,7 +52,7 @@ fn kind(result: Result<()>) -> Option<ErrorKind> {
 }
 
 #[test]
-fn a_device_is_what_its_server_says() {
+fn a_device_has_the_properties_of_its_server() {
     for structured in [false, true] {
         let server = Server::start(|_, _| Act::Answer);
         server.offer().structured.set(structured);

@@ -44,7 +44,7 @@ fn kind(result: Result<()>) -> Option<ErrorKind> {
 }
 
 #[test]
-fn a_device_is_what_its_target_says() {
+fn a_device_has_the_properties_of_its_target() {
     let target = Target::start(|_, _| Act::Answer);
     with_device(&target, TIMES, |device| async move {
         let info = device.info();

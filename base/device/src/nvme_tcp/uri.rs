@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uris_name_subsystems_and_what_is_wanted() {
+    fn uris_name_subsystems_and_options() {
         let uri: Uri = "nvme-tcp://127.0.0.1/nqn.a:b".parse().expect("a URI");
         assert_eq!(uri.to_string(), "nvme-tcp://127.0.0.1:4420/nqn.a:b");
         assert_eq!((uri.nsid, uri.queue_depth), (None, 127));

@@ -70,7 +70,7 @@ fn kind(result: Result<()>) -> Option<ErrorKind> {
 }
 
 #[test]
-fn a_device_is_what_its_image_says() {
+fn a_device_has_the_properties_of_its_image() {
     let cluster = Cluster::new(SIZE + 100, |_| Act::Answer);
     with_device(&cluster, |device, cluster| async move {
         let info = device.info();

@@ -216,7 +216,7 @@ fn a_file_that_is_removed_in_use_is_logged_once() {
 }
 
 #[test]
-fn a_look_at_a_truncated_file_changes_nothing_for_what_is_there() {
+fn requests_within_a_truncated_file_succeed_and_beyond_it_fail() {
     on_both(async |scratch| {
         let file = File::open(scratch.path("f"), &options()).expect("new");
         let set_len = |bytes| {

@@ -139,7 +139,7 @@ fn a_wake_from_another_thread_arrives() {
 }
 
 #[test]
-fn clear_drops_tasks_and_what_they_spawn() {
+fn clear_drops_tasks_and_their_spawned_tasks() {
     struct SpawnOnDrop;
     impl Drop for SpawnOnDrop {
         fn drop(&mut self) {

@@ -37,7 +37,7 @@ pub(crate) type OnBacking = (BlockId, Range<u64>);
 
 impl Cleaner {
     fn is_comparable(volume: &AttachedVolume) -> bool {
-        !volume.may_show_lost() && volume.backing.shows_what_it_has()
+        !volume.may_show_lost() && volume.backing.has_never_failed()
     }
 
     /// Returns the parts of `runs` that must be written back. The runs are adjacent on the backing

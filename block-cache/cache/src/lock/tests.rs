@@ -140,7 +140,7 @@ fn a_range_is_had_alone_and_its_neighbours_are_not_in_the_way() {
 
 /// One who holds a region and waits for a higher one, as the cleaner does, and a range over both.
 #[test]
-fn a_range_and_who_takes_regions_in_order_do_not_wait_for_each_other() {
+fn range_locks_and_ordered_region_locks_do_not_deadlock() {
     rt::block_on_simulated(9, async {
         let table = Rc::new(LockTable::default());
         let ended = Rc::new(std::cell::Cell::new(0));

@@ -228,7 +228,7 @@ fn nothing_is_given_up_before_a_write_finds_no_room() {
 }
 
 #[test]
-fn a_backing_device_that_answers_sooner_takes_what_finds_no_room() {
+fn writes_that_find_no_room_bypass_to_a_faster_backing_device() {
     let measured = write(Admission::Measured, 40, 10, 150, 3);
     let blocks = measured.stats.blocks;
     assert_eq!(measured.stats.evictions, 0, "{measured:?}");

@@ -132,7 +132,7 @@ fn clean_data_lost_by_a_failed_flush_is_not_read() {
 }
 
 #[test]
-fn damage_elsewhere_does_not_take_what_a_mark_calls_dirty() {
+fn a_damaged_record_does_not_lose_blocks_dirty_by_a_mark() {
     let world = world_with(6, 4 << 20, (20, 200), 1 << 20);
     run(&world, async |disks| {
         make(&disks, 4096).await;

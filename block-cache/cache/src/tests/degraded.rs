@@ -202,7 +202,7 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
 /// After power loss, a slot that was not flushed may hold older data than was written back from it,
 /// durably dirty. The next process would write it over the newer data.
 #[test]
-fn a_flush_minds_what_is_clean_over_something_older() {
+fn a_flush_fails_while_clean_data_lies_over_older_durable_dirty_data() {
     let flushes_with = |fault: Option<Fault>| {
         run(&world(2, 4 << 20, 512), async move |disks| {
             make(&disks, BLOCK as u32).await;

@@ -142,7 +142,7 @@ fn a_read_that_is_under_way_when_a_flush_fails_is_not_answered_as_good() {
 }
 
 #[test]
-fn writes_over_what_is_dirty_are_not_acknowledged_once_the_cache_has_failed() {
+fn writes_over_dirty_blocks_are_not_acknowledged_after_the_cache_failed() {
     let mut acknowledged = 0;
     for seed in 0..40 {
         let mut world = World::new(seed);

@@ -78,7 +78,7 @@ fn a_clean_volume_is_forgotten_without_its_backing_device_and_a_dirty_one_by_nam
 }
 
 #[test]
-fn a_full_cache_names_who_could_make_room() {
+fn a_full_cache_names_volumes_that_could_make_room() {
     run(&world(4, 2 << 20, 512), async |disks| {
         make(&disks, 4096).await;
         let (cache, _) = open(&disks, Durability::Flush).await;

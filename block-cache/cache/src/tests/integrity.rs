@@ -165,7 +165,7 @@ fn corrupt_dirty_blocks_are_errors_until_rewritten_whole() {
 }
 
 #[test]
-fn a_part_is_merged_with_what_is_sound() {
+fn a_partial_write_to_a_corrupt_clean_block_is_merged_with_sound_data() {
     for mode in [Mode::WriteBack, Mode::WriteThrough] {
         let world = world(5, 4 << 20, 512);
         run(&world, async move |disks| {
@@ -290,7 +290,7 @@ fn a_volume_that_ends_within_a_cell_grows_and_shrinks() {
 }
 
 #[test]
-fn a_scrub_finds_what_nobody_reads() {
+fn a_scrub_finds_corruption_in_blocks_that_are_never_read() {
     let world = world(10, 4 << 20, 512);
     run(&world, async |disks| {
         make_summed(&disks, 32 << 10).await;

@@ -123,7 +123,7 @@ fn volumes_beyond_the_last_block_number_are_refused() {
 
 /// At any block size, of terabytes of which little is cached.
 #[test]
-fn a_discard_costs_what_is_cached_and_not_what_it_covers() {
+fn the_cost_of_a_discard_depends_on_cached_blocks_and_not_on_its_length() {
     for sizes in [&[4 << 10][..], &[32 << 10], &[4 << 10, 16 << 10, 64 << 10]] {
         for zeroes in [false, true] {
             run(&vast_world(24 << 20), async move |disks| {

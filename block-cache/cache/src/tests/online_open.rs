@@ -384,7 +384,7 @@ async fn leave_overwritten(disks: &[SimDisk]) -> (Cache, Rc<dyn BlockDevice>) {
 /// After power loss, a slot that was not flushed may be older than the backing device, and be
 /// called dirty.
 #[test]
-fn a_bit_stays_until_what_was_written_back_is_flushed_in_the_cache_as_well() {
+fn a_zone_bit_stays_until_written_back_slots_are_flushed_in_the_cache() {
     let stays_with = |fault: Option<Fault>| {
         run(&world(8, 2 << 20, 512), async move |disks| {
             make_with_zones(&disks).await;

@@ -110,7 +110,7 @@ fn may_be_dirty(dirty_tracking: DirtyTracking) -> (u64, CacheStats) {
 }
 
 #[test]
-fn recovery_looks_at_what_tracking_cannot_rule_out() {
+fn recovery_presumes_dirty_only_blocks_that_tracking_cannot_rule_out() {
     let dirty = HOT.end - HOT.start;
     let (exact, with_marks) = may_be_dirty(DirtyTracking::Exact);
     let (tree, with_tree) = may_be_dirty(DirtyTracking::Abt);

@@ -150,10 +150,10 @@ impl Backing {
     /// Returns whether readable data is stable: no client write waits for a flush, and nothing has
     /// failed. Otherwise the device may lose it, for example if it is on another machine that
     /// restarts. A later read would then return the earlier data.
-    pub(crate) fn keeps_what_it_shows(&self) -> bool {
+    pub(crate) fn keeps_readable_data(&self) -> bool {
         let [started, _, flushed] = &self.clients;
         let flushed = !self.volatile || started.get() == flushed.get();
-        (flushed || planted(Fault::SplitUnflushed)) && self.shows_what_it_has()
+        (flushed || planted(Fault::SplitUnflushed)) && self.has_never_failed()
     }
 
     /// Returns whether a flush succeeded since the attach. Then readable data that was not written
@@ -194,7 +194,7 @@ impl Backing {
 
     /// Returns whether no write and no flush has failed. After a failure the device may show data
     /// that it has lost.
-    pub(crate) fn shows_what_it_has(&self) -> bool {
+    pub(crate) fn has_never_failed(&self) -> bool {
         !self.failed_once.get() || planted(Fault::CompareBehindFailure)
     }
 

@@ -142,7 +142,7 @@ fn a_path_identifies_a_file_if_the_user_says_so() {
 }
 
 #[test]
-fn a_good_file_means_what_it_says() {
+fn a_valid_configuration_is_parsed_completely() {
     let config = parse(GOOD).expect("the example is right");
     assert_eq!(config.warnings, Vec::<String>::new());
     assert_eq!(config.devices.len(), 3);

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_share_what_control_and_devices_leave() {
+    fn connections_share_the_descriptors_that_control_and_devices_leave() {
         let small = Descriptors::of(64);
         assert_eq!((small.control, small.http), (4, 4));
         assert_eq!(small.connections(30, 0), 64 - 30 - 12 - 16);

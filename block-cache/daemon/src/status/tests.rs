@@ -19,7 +19,7 @@ fn a_distribution_counts_each_value_once() {
 }
 
 #[test]
-fn the_text_is_what_prometheus_reads() {
+fn the_metrics_are_valid_prometheus_text() {
     let text = forebay_terminal::metrics::render(&example());
     let mut families = HashSet::new();
     let mut current = String::new();

@@ -26,7 +26,7 @@ pub(crate) fn both_refuse(place: &Place, parts: &[&str]) {
 }
 
 #[test]
-fn check_refuses_what_serve_refuses() {
+fn check_and_serve_refuse_the_same_places() {
     let place = Place::new("alike", "wb");
     place.ok(&["check", text(&place.path("forebay.toml"))]);
     assert!(!place.path("state").exists(), "nothing was made");
@@ -303,7 +303,7 @@ fn a_backing_file_that_was_larger_is_reported_and_dirty_data_beyond_refuses() {
 }
 
 #[test]
-fn format_says_what_it_does_not_do() {
+fn format_names_the_cause_of_a_refusal() {
     let place = Place::new("format", "wb");
     let format = |arguments: &[&str]| place.refused(&[&["format"], arguments].concat());
     let (cache, new) = (place.path("cache"), place.path("new"));

@@ -63,7 +63,7 @@ fn volumes_that_need_a_decision_each_are_refused_together() {
 }
 
 #[test]
-fn a_lost_journal_and_what_the_state_directory_decides_are_refused_together() {
+fn a_lost_journal_and_a_lost_state_directory_are_refused_together() {
     let place = place_of_two("together-journal");
     live(&place, &[]);
     std::fs::remove_dir_all(place.path("state")).expect("there");

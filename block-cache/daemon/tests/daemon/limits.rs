@@ -111,7 +111,7 @@ fn too_few_descriptors_for_the_volumes_are_reported_by_check_and_serve_alike() {
 }
 
 #[test]
-fn every_command_gives_up_on_a_daemon_that_does_not_answer_and_says_what_it_waited_for() {
+fn every_command_times_out_on_a_silent_daemon_and_names_the_awaited_answer() {
     let place = Place::new("stopped", "wb");
     let daemon = place.serve(&[]);
     daemon.signal(libc::SIGSTOP);

@@ -194,7 +194,7 @@ fn it_is_controlled_while_it_serves() {
 }
 
 #[test]
-fn killed_it_keeps_what_it_acknowledged() {
+fn a_killed_daemon_keeps_acknowledged_writes() {
     let place = Place::new("kill", "wb");
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();

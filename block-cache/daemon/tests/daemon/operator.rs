@@ -339,7 +339,7 @@ fn connections_of_one_export_are_spread_over_the_reactors() {
 }
 
 #[test]
-fn the_status_page_is_for_who_asks_for_this_machine() {
+fn the_status_page_refuses_requests_for_other_hosts() {
     let place = Place::new("host", "wt");
     let daemon = place.serve(&[]);
     for path in ["/", "/metrics", "/status.json", "/healthz"] {

@@ -265,7 +265,7 @@ fn a_full_disk_is_named_with_the_remedy_and_nothing_is_left() {
 }
 
 #[test]
-fn a_recording_that_never_began_leaves_what_was_there() {
+fn a_recording_that_never_began_leaves_the_existing_file() {
     let place = Place::new("record-stays", "wt");
     let out = place.path("monday.fbt");
     std::fs::write(&out, "of monday").expect("written");
@@ -344,7 +344,7 @@ fn whoever_asks_for_json_gets_one_object_whatever_happens() {
 
 /// Checks the error that `mrc` states for its sample against the exact curve.
 #[test]
-fn the_error_of_a_sample_is_what_it_is() {
+fn the_stated_error_of_a_sample_matches_the_exact_curve() {
     let place = Place::new("mrc-error", "wt");
     let trace = place.path("a.fbt");
     let load = "--requests 200000 --working-set 1G --zipf 0.8 --seed 3";

@@ -96,7 +96,7 @@ fn losses_found_by_a_repair_are_recorded_for_surviving_clients() {
 }
 
 #[test]
-fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
+fn check_names_the_consequence_of_a_missing_process_journal() {
     let place = Place::new("journal-gone", "wb");
     let (config, journal) = (place.path("forebay.toml"), place.path("journal"));
     let daemon = place.serve(&[]);

@@ -151,7 +151,7 @@ fn with_leave_a_volume_goes_on_without_its_failed_cache_until_the_next_start() {
 }
 
 #[test]
-fn of_a_cache_that_has_gone_what_is_clean_goes_on_and_what_is_dirty_is_named() {
+fn a_lost_cache_keeps_clean_data_in_service_and_names_dirty_data() {
     errors_in_place_of_signals();
     let place = Place::new("gone", "wb");
     let daemon = place.serve(&["--accept-divergence"]);
@@ -251,7 +251,7 @@ fn write_on(place: &Place, mut nbd: Nbd) -> Vec<Version> {
 }
 
 #[test]
-fn a_volume_that_goes_on_without_its_cache_is_killed_at_any_moment_and_keeps_what_it_was_given() {
+fn a_volume_without_its_cache_keeps_written_data_after_a_kill_at_any_moment() {
     errors_in_place_of_signals();
     let (mut diverged, mut not_yet) = (0, 0);
     for round in 0..18_u64 {

@@ -67,13 +67,13 @@ fn nobody_serves_without(name: &str, devices: &str) {
 }
 
 #[test]
-fn a_file_is_not_served_without_the_slots_that_have_what_it_lacks() {
+fn a_file_is_not_served_without_the_slots_of_its_missing_blocks() {
     let devices = "{ name = \"under\", kind = \"file\", path = \"db.img\" }";
     nobody_serves_without("slots-file", devices);
 }
 
 #[test]
-fn a_table_is_not_served_or_made_anew_without_the_slots_that_have_what_it_lacks() {
+fn a_table_is_not_served_or_made_anew_without_the_slots_of_its_missing_blocks() {
     let devices = "{ name = \"pm\", kind = \"pmem\", path = \"db.img\" }, { name = \"under\", \
         kind = \"btt\", on = \"pm\" }";
     nobody_serves_without("slots-table", devices);

@@ -63,7 +63,7 @@ fn asked(requests: &[Request]) -> Vec<(Op, u64, u32)> {
 }
 
 #[test]
-fn a_recording_has_what_was_asked_and_no_more() {
+fn a_recording_has_exactly_the_requests_made_during_it() {
     let place = Place::new("record", "wb");
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();
@@ -168,7 +168,7 @@ fn the_end_of_the_daemon_is_that_of_the_recording() {
 }
 
 #[test]
-fn a_recorder_that_is_killed_leaves_what_it_has_and_frees_its_place() {
+fn a_killed_recorder_leaves_recorded_requests_and_frees_its_place() {
     let place = Place::new("record-kill", "wb");
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();

@@ -272,7 +272,7 @@ fn a_node_looks_at_its_mountpoint_before_it_joins() {
 }
 
 #[test]
-fn a_node_says_at_once_what_it_waits_for() {
+fn a_node_names_at_once_the_directory_that_it_waits_for() {
     let place = Place::new("pagecache-waits");
     let mut command = place.command(&["node", "--id", "1", "--memory", "1M"]);
     let mut child = command.stderr(Stdio::piped()).spawn().expect("run");
@@ -426,7 +426,7 @@ fn below(path: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_refused_directory_leaves_what_it_found() {
+fn a_refused_directory_changes_neither_pool_nor_source() {
     let place = Place::new("pagecache-leaves");
     let (_first, _) = start(place.directory("4M"));
     let (free, device) = (Place::new("pagecache-free"), Place::new("pagecache-device"));
@@ -474,7 +474,7 @@ fn a_refused_directory_leaves_what_it_found() {
 
 /// The last steps of a start are refused: its sockets cannot be made, or its list of nodes.
 #[test]
-fn a_directory_that_is_refused_late_leaves_what_it_found() {
+fn a_directory_that_is_refused_late_changes_neither_pool_nor_source() {
     for name in ["directory.sock", "status.sock", "nodes.new"] {
         let place = Place::new(&format!("pagecache-late-{name}"));
         std::fs::create_dir_all(place.pool.join(name).join("mine")).expect("made");

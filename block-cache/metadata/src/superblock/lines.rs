@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_in_lines_and_what_lies_behind_it_fit_their_device() {
+    fn a_log_in_lines_and_the_tables_behind_it_fit_the_device() {
         for tracking in DirtyTracking::ALL {
             for (checksums, bytes) in [(false, 1 << 20), (true, 1 << 20), (true, (3 << 20) + 4096)]
             {

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ones_are_what_was_set() {
+    fn ones_are_the_set_bits() {
         let mut bits = Bits::new(200);
         let set = [0, 1, 63, 64, 130, 199];
         set.iter().for_each(|&at| bits.set(at));

@@ -307,7 +307,7 @@ fn children_go_after_their_parent_is_there() {
 }
 
 #[test]
-fn after_a_failed_round_what_is_certain_stays_so_and_nothing_else_is_promised() {
+fn a_failed_round_keeps_durable_marks_and_promises_no_others() {
     let mut trial = trial(Adjustment::Paper);
     trial.take(&Step::Mark {
         first: 0,

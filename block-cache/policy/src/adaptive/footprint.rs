@@ -457,7 +457,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn it_brings_in_what_is_missing_and_nothing_cached(
+        fn read_ahead_fetches_missing_granules_and_no_cached_ones(
             misses in proptest::collection::vec(
                 (0u64..300, 1u64..40, proptest::prelude::any::<u64>()),
                 1..200,

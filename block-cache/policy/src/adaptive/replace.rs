@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_block_is_protected_as_often_as_what_is_used_is_a_part_of_it() {
+    fn a_large_block_is_protected_in_proportion_to_its_used_part() {
         let sizes = BlockSizes::new(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]).expect("right");
         let promoted = |class: u8, reused: u64| {
             let mut table = BlockTable::new(sizes, 2000);

@@ -113,7 +113,7 @@ fn has_hole(table: &BlockTable, class: u8) -> bool {
 
 proptest! {
     #[test]
-    fn the_table_is_what_a_naive_model_says(
+    fn the_table_matches_a_naive_model(
         steps in prop::collection::vec((0u8..9, 0u16..2, 0u64..12, 0u64..8, 1u64..9), 1..400),
         some in prop::sample::select(vec![vec![32u64], vec![32, 64, 128, 256], vec![4, 256]]),
     ) {

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_say_what_a_granule_must_be_worth() {
+    fn the_worth_of_a_granule_follows_from_costs() {
         let worth = Worth::new(333.0, 1000.0, 31.25);
         assert_eq!(worth.free_granules, 10);
         assert!((worth.free - 0.0234).abs() < 0.001);

@@ -27,7 +27,7 @@ fn policies_are_found_by_name() {
 }
 
 #[test]
-fn nop_cleans_what_room_is_needed_for_and_nothing_else() {
+fn nop_cleans_only_when_room_is_needed() {
     let mut nop = Cleaner::new(Cleaning::Nop);
     let idle = PolicyInput {
         idle: Duration::from_secs(3600),
@@ -137,7 +137,7 @@ fn io_seen_only_during_cleaning_is_compared_with_its_shortest_time() {
 }
 
 #[test]
-fn the_few_who_wait_at_one_device_are_heard_beside_the_many_at_the_other() {
+fn few_waits_at_one_device_count_beside_many_at_the_other() {
     assert!(widest_at(MS) > 12, "nobody waits longer");
     assert!(widest_at(2 * MS) <= 6, "a little longer");
     assert!(widest_at(20 * MS) <= 6, "much longer");
@@ -214,7 +214,7 @@ proptest! {
     /// On any device, with any number of clients, cleaning continues, and costs clients no more
     /// than it may.
     #[test]
-    fn auto_costs_clients_what_it_may(iops in 50u64..50_000, clients in 1u64..128) {
+    fn auto_keeps_client_costs_within_its_limit(iops in 50u64..50_000, clients in 1u64..128) {
         let (percent, cleaned) = served(Served { iops, clients, dirty_percent: 100 });
         prop_assert!(percent <= 150, "{percent}%");
         prop_assert!(cleaned * 100 >= iops, "{cleaned} a second of {iops}");

@@ -96,7 +96,7 @@ fn scene(slots: usize, policy: Policy, test: impl FnOnce(&mut Scene)) {
 }
 
 #[test]
-fn a_flush_drains_what_was_there_and_not_what_comes() {
+fn a_flush_drains_earlier_writes_and_no_later_ones() {
     scene(16, comparators::LRU, |it| {
         let first = it.write(0, 1);
         assert!(it.is_done(first), "it is in a slot");
@@ -150,7 +150,7 @@ fn rewriting_a_block_does_not_put_a_flush_off() {
 }
 
 #[test]
-fn a_flush_waits_for_what_is_on_its_way_already() {
+fn a_flush_waits_for_evictions_in_flight() {
     scene(16, Policy::CAITI, |it| {
         it.write(0, 1);
         assert_eq!(
@@ -343,7 +343,7 @@ fn nobody_waits_for_slots_that_never_come_free() {
 /// Truncated files are detected by their holes, through the cache, too. Blocks in slots are no
 /// holes.
 #[test]
-fn holes_of_the_device_show_but_for_what_slots_hold() {
+fn holes_of_the_device_show_except_for_blocks_in_slots() {
     scene(16, comparators::LRU, |it| {
         let all = 0..64 * 512;
         let half = std::iter::once(0..32 * 512).collect::<Vec<_>>();

@@ -115,7 +115,7 @@ fn a_source_that_cannot_be_mapped_is_refused_when_it_is_mounted() {
 }
 
 #[test]
-fn a_user_who_may_mount_but_not_map_gets_an_error() {
+fn a_user_with_permission_to_mount_but_not_to_map_gets_an_error() {
     const ELSEWHERE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--mount"];
     if !can_mount() {
         return;

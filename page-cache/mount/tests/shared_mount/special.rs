@@ -129,7 +129,7 @@ fn devices_and_nameless_files_are_refused() {
 }
 
 #[test]
-fn new_nodes_belong_to_the_user_who_makes_them() {
+fn new_nodes_belong_to_their_creator() {
     if !can_mount() {
         return;
     }

@@ -55,7 +55,7 @@ pub(super) fn cluster_for_all(name: &str) -> Cluster {
 }
 
 #[test]
-fn each_user_owns_what_he_creates() {
+fn files_directories_and_links_belong_to_their_creator() {
     if !can_mount() {
         return;
     }

@@ -253,7 +253,7 @@ fn a_recently_used_page_stays() {
 }
 
 #[test]
-fn a_flush_covers_what_was_stored_before_it() {
+fn a_flush_covers_earlier_stores() {
     let mut desk = Desk::new(2, 2, 0, 0);
     let place = desk.publish_new(0, 1, Access::Write);
     desk.lookup(1, 1, Access::Write);

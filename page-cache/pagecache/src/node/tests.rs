@@ -245,7 +245,7 @@ fn a_strong_write_is_over_when_it_is_published() {
 }
 
 #[test]
-fn a_flush_does_not_cover_what_was_stored_after_it_began() {
+fn a_flush_does_not_cover_later_stores() {
     let mut desk = Desk::new(Consistency::Strong);
     desk.map(1, 1, Access::Write);
     desk.node.stored(page(1), place(1));

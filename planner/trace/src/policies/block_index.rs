@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_put_in_and_nothing_else() {
+    fn the_index_finds_inserted_keys_and_no_others() {
         let keys: Vec<_> = (0..1000)
             .map(|block| BlockKey::new((block % 3) as u16, block / 3))
             .collect();

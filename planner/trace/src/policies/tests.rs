@@ -400,7 +400,7 @@ fn policies_are_found_by_name() {
 }
 
 #[test]
-fn memory_is_what_the_documentation_says() {
+fn memory_per_slot_matches_the_documentation() {
     // The sizes of tables are powers of two, so the memory for each slot depends on the number of
     // slots.
     for slots in [100_000, 115_000, 131_072, 150_000, 200_000] {

@@ -123,7 +123,7 @@ fn faulty(bad_from: u64, error: Option<Error>) -> impl FnOnce() -> Rc<dyn BlockD
 }
 
 #[test]
-fn every_request_is_made_once_and_what_was_written_is_there() {
+fn every_request_is_made_once_and_written_data_is_verified() {
     let requests = mixed(3000);
     let of = |op: Op| requests.iter().filter(move |request| request.op == op);
     for (latency_us, depth) in [(0, 1), (0, 8), (1000, 1), (1000, 32)] {

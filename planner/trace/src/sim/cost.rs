@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_queue_and_requests_wait_for_what_they_need() {
+    fn operations_queue_and_requests_wait_for_their_own_operations() {
         let mut clock = Clock::new(&Costs::CLOUD);
         clock.begin();
         let small = clock.core(Way::Read, 0, 4096);

@@ -87,7 +87,7 @@ proptest! {
 }
 
 #[test]
-fn fills_read_what_they_say() {
+fn each_kind_of_fill_reads_the_expected_bytes() {
     let read = |fill: Fill| {
         let mut cache = Simulated::new(model(&[32], fill, Replace::Paper, 2 << 20));
         cache.request(&request(Op::Read, 40 * K, 4096));

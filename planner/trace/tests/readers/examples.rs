@@ -287,7 +287,7 @@ fn read(data: &[u8], format: Option<Format>) -> Outcome {
 }
 
 #[test]
-fn texts_say_what_they_say() {
+fn text_formats_are_read_as_expected() {
     for (format, text, requests, volumes) in texts() {
         let outcome = read(text.as_bytes(), Some(format));
         assert_eq!(outcome.error, None, "{format}");
@@ -297,7 +297,7 @@ fn texts_say_what_they_say() {
 }
 
 #[test]
-fn binaries_say_what_they_say() {
+fn binary_formats_are_read_as_expected() {
     for (format, bytes, requests) in binaries() {
         let outcome = read(&bytes, Some(format));
         assert_eq!(outcome.error, None, "{format}");

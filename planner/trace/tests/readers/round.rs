@@ -286,7 +286,7 @@ fn a_recorder_goes_on_wherever_it_was_cut_off() {
 }
 
 #[test]
-fn a_recording_says_what_it_lost() {
+fn a_recording_counts_lost_requests() {
     let mut volumes = Volumes::new();
     volumes.number("a").unwrap();
     let options = WriteOptions::default();
@@ -433,7 +433,7 @@ fn part_files_of_dead_processes_are_removed_and_of_live_ones_kept() {
 }
 
 #[test]
-fn where_there_is_no_room_the_error_says_what_to_do() {
+fn errors_for_lack_of_space_name_a_remedy() {
     use std::io::{Error, ErrorKind};
     let path = std::path::Path::new("/a/b");
     let said = |kind: ErrorKind| with_remedy(path, Error::from(kind));

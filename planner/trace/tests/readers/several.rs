@@ -139,7 +139,7 @@ fn a_file_is_a_volume_where_the_format_has_none() {
 }
 
 #[test]
-fn a_window_sorts_what_it_can() {
+fn a_sort_window_sorts_requests_within_its_length() {
     let text = "7,R,0,512,5\n7,R,0,512,3\n7,R,0,512,4\n7,R,0,512,9\n7,R,0,512,1\n7,R,0,512,9\n";
     for (sort_window, expected, out_of_order) in [
         (0, [4, 2, 3, 8, 0, 8], 2),

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_compare_means_and_count_what_is_wrong() {
+    fn claims_compare_means_and_fail_on_wrong_or_missing_results() {
         let slower = |system: &&str| pass(system, if *system == "lru" { 1.5 } else { 2.0 });
         let mut results = Results {
             passes: SYSTEMS.iter().map(slower).collect(),

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_what_is_served_alone_and_lies_under_a_policy() {
+    fn the_table_is_served_alone_or_lies_under_a_transit_cache() {
         let paths = [Path::new("m"), Path::new("f")];
         let alone = config("btt", paths[0], paths[1]);
         assert!(alone.contains("name = \"top\"\nkind = \"btt\"") && !alone.contains("transit"));

@@ -99,7 +99,7 @@ fn claims_compare_medians_of_the_same_load() {
 }
 
 #[test]
-fn service_times_are_what_is_left_of_measured_ones() {
+fn service_times_are_the_remainders_of_measured_times() {
     let service = results().service;
     assert!((service.client_ns - 100.0).abs() < 1e-6);
     assert!((service.btt_ns - 1900.0).abs() < 1e-6);

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_grain_of_tokens_is_what_counts() {
+    fn claims_compare_with_the_better_token_granularity() {
         let mut cells = cells();
         let claims = claims(&cells);
         assert!(claims.iter().all(|claim| claim.holds), "{claims:?}");

@@ -54,7 +54,7 @@ fn a_partition_is_a_part_of_its_disk_whatever_its_number() {
 }
 
 #[test]
-fn a_loop_device_is_a_part_of_what_is_under_it() {
+fn a_loop_device_is_a_part_of_its_backing_file() {
     let scratch = Scratch::new();
     let root = scratch.path("sys");
     let image = scratch.path("image");
@@ -210,7 +210,7 @@ fn an_image_of_a_ceph_cluster_has_a_name() {
 }
 
 #[test]
-fn a_path_names_what_the_user_vouches_for() {
+fn a_path_identifies_devices_that_the_user_vouches_for() {
     let place = Identity {
         basis: Basis::Place,
         instance: 1 << 32 | 5,

@@ -14,7 +14,7 @@ fn set<const N: usize>(values: [u64; N]) -> BTreeSet<u64> {
 }
 
 #[test]
-fn only_what_was_flushed_and_then_fenced_is_durable() {
+fn only_flushed_and_then_fenced_stores_are_durable() {
     let memory = SimPmem::new(SIZE);
     memory.store_u64(128, 1);
     assert_eq!(memory.load_u64(128), 1, "seen at once");
@@ -81,7 +81,7 @@ fn a_stream_needs_a_fence_and_no_flush() {
 }
 
 #[test]
-fn a_fence_is_for_what_its_own_strand_flushed() {
+fn a_fence_covers_flushes_of_its_own_strand_only() {
     let memory = SimPmem::new(SIZE);
     memory.store_u64(0, 1);
     memory.flush(0, 8);

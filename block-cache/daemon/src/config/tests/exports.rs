@@ -31,7 +31,7 @@ fn an_open_door_needs_a_word() {
 }
 
 #[test]
-fn an_nvme_export_says_who_it_is() {
+fn an_nvme_export_needs_an_nqn_and_access_control() {
     let nbd = "nbd = \"127.0.0.1:10809\"";
     let with = |lines: &str| parse(&GOOD.replace(nbd, lines));
     let good = "nvme-tcp = \"127.0.0.1:4420\"\nnqn = \"nqn.2026-11.io.forebay:db\"";

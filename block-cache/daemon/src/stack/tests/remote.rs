@@ -171,15 +171,15 @@ volume = [{ name = "db", backing = "far", mode = "wb" }]
 
 #[test]
 fn blocks_lost_by_an_nvme_tcp_target_are_written_back_anew() {
-    lose_what_was_written_back("nvme-tcp");
+    check_lost_write_backs("nvme-tcp");
 }
 
 #[test]
 fn blocks_lost_by_an_nbd_server_are_written_back_anew() {
-    lose_what_was_written_back("nbd");
+    check_lost_write_backs("nbd");
 }
 
-fn lose_what_was_written_back(kind: &str) {
+fn check_lost_write_backs(kind: &str) {
     let disk = Arc::new(Disk::default());
     for side in [&disk.now, &disk.durable] {
         *side.lock().expect("sound") = vec![0; SIZE_BYTES];
@@ -224,15 +224,15 @@ fn lose_what_was_written_back(kind: &str) {
 
 #[test]
 fn client_writes_past_the_cache_survive_power_loss_of_an_nvme_tcp_target() {
-    lose_what_was_written_round("nvme-tcp");
+    check_lost_client_writes("nvme-tcp");
 }
 
 #[test]
 fn client_writes_past_the_cache_survive_power_loss_of_an_nbd_server() {
-    lose_what_was_written_round("nbd");
+    check_lost_client_writes("nbd");
 }
 
-fn lose_what_was_written_round(kind: &str) {
+fn check_lost_client_writes(kind: &str) {
     let disk = Arc::new(Disk::default());
     for side in [&disk.now, &disk.durable] {
         *side.lock().expect("sound") = vec![0; SIZE_BYTES];

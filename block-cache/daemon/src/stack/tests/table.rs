@@ -12,7 +12,7 @@ volume = [{ name = "db", backing = "whole", mode = "wt" }]
 "#;
 
 #[test]
-fn a_volume_on_a_table_over_mapped_memory_keeps_what_it_was_given() {
+fn a_volume_on_a_table_over_mapped_memory_keeps_written_data() {
     let scratch = Scratch::new("table");
     let config = scratch.config(ON_TABLE);
     let path = scratch.0.join("pm");

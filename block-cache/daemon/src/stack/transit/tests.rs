@@ -145,7 +145,7 @@ fn slots_that_are_gone_are_missed() {
 }
 
 #[test]
-fn opening_the_medium_itself_reports_what_slots_hold() {
+fn opening_the_medium_itself_reports_blocks_left_in_slots() {
     let (scratch, config) = scratch("left", false, "lru");
     write_and_die(&config, 1);
     let medium = scratch.0.join("medium");
@@ -186,7 +186,7 @@ fn a_table_on_emulated_memory_says_so() {
 }
 
 #[test]
-fn a_transit_cache_tells_what_it_does() {
+fn the_status_shows_policy_and_counters_of_a_transit_cache() {
     let (_scratch, config) = scratch("status", true, "caiti");
     run(async move {
         let stack = open_stack(&config).await.expect("opens");
@@ -214,7 +214,7 @@ fn a_transit_cache_tells_what_it_does() {
 }
 
 #[test]
-fn a_device_that_does_not_end_its_last_flush_is_named_with_what_it_lacks() {
+fn a_device_that_does_not_end_its_last_flush_is_named_with_its_missing_data() {
     let (scratch, config) = scratch("stuck", false, "lru");
     let text = |more: &str| {
         format!(

@@ -118,7 +118,7 @@ fn a_lost_state_directory_is_not_guessed_over() {
 }
 
 #[test]
-fn serving_without_the_cache_tells_it_what_is_stale() {
+fn the_cache_learns_stale_ranges_after_service_without_it() {
     let first = without_cache("db", Some(record(3, HERE)), (UNKNOWN, 0), false);
     assert_eq!(
         (first.record.epoch, first.record.logged_since),

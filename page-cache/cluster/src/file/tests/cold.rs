@@ -84,7 +84,7 @@ fn read_cold(bed: &Bed) -> bool {
 }
 
 #[test]
-fn direct_reads_return_what_other_nodes_have_written() {
+fn direct_reads_return_writes_of_other_nodes() {
     let bed = Bed::of_pages("cold", &[], 256);
     if !read_cold(&bed) {
         eprintln!("SKIPPED: the source or the kernel has no direct reads by io_uring");
