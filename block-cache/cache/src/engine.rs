@@ -10,7 +10,6 @@ use forebay_metadata::log::Log;
 use forebay_metadata::superblock::Superblock;
 use forebay_policy::BlockId;
 
-use crate::admission::AdmissionControl;
 use crate::backing_failures::BackingFailures;
 use crate::checksum::Checksums;
 use crate::checksum::scrubber::Scrubber;
@@ -27,6 +26,7 @@ use crate::intent::zones::Zones;
 use crate::lock::LockTable;
 use crate::map::Map;
 use crate::map::marks::Marks;
+use crate::measured_admission::AdmissionControl;
 use crate::media::metadata::MetadataWatch;
 use crate::media::truncation::TruncationWatch;
 use crate::options::Settings;

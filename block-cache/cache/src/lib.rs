@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `request` | a volume as a device: requests are split at regions; the hit path |
 //! | `mode` | the table of modes: what a read and a write do |
+//! | `measured_admission` | routes of clean hits, and of writes without room, by measured costs |
 //! | `read`, `write`, `bypass` | the data path behind the table |
 //! | `extents` | allocation of a volume: the backing device's, with dirty data as data |
 //! | `map` | cached blocks, free slots and the marks of regions, as the log has them |
@@ -28,11 +29,11 @@
 //!
 //! Four walks. ARCHITECTURE.md describes the steps.
 //!
-//! - **Write-back miss**: `request/mod.rs` `serve`, `write/mod.rs` `write`, `split.rs` `cut_write`
-//!   and `lock_blocks`, `mode.rs` `write_rule`, `write/dirty.rs` `write`, `evict.rs` `allocate`,
+//! - **Write-back miss**: `request/mod.rs` `transfer`, `write/mod.rs` `write`, `split.rs`
+//!   `lock_blocks`, `mode.rs` `write_rule`, `write/dirty.rs` `write_missed`, `evict.rs` `allocate`,
 //!   `write/slot_write.rs` `write`, `slots/mod.rs` `write`, `commit/queue.rs` `queue_record`,
 //!   `commit/round.rs` `round`.
-//! - **Read miss**: `request/mod.rs` `serve`, `read_ahead.rs` `range`, `read/mod.rs` `read`,
+//! - **Read miss**: `request/mod.rs` `transfer`, `read_ahead.rs` `range`, `read/mod.rs` `read`,
 //!   `mode.rs` `read_rule`, `split.rs` `lock_blocks`, `read/fill.rs` `fill`, `evict.rs` `allocate`,
 //!   `slots/mod.rs` `write`, `commit/queue.rs` `queue_later`.
 //! - **Eviction**: `evict.rs` `reclaim_round`, `map/mod.rs` `pick`, `lock/mod.rs` `take`,
@@ -44,7 +45,6 @@
 //!
 //! docs/durability.md and docs/internals argue why the order of writes is as it is.
 
-mod admission;
 mod attach;
 mod backing_failures;
 mod bypass;
@@ -67,6 +67,7 @@ mod job;
 mod lock;
 mod lost_range;
 mod map;
+mod measured_admission;
 mod media;
 mod memory_estimate;
 mod mode;
