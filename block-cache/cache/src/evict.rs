@@ -30,8 +30,10 @@ use crate::volume::{AttachedVolume, Volumes};
 
 /// Time that kills wait for a round of commits that a client starts.
 const JOIN_TIMEOUT: Duration = Duration::from_millis(5);
-/// Pause after a round that found no victim.
+/// Least pause after a round that found no victim.
 const RETRY: Duration = Duration::from_millis(1);
+/// Least pause after such a round, as a multiple of the time that the search took.
+const RETRY_RATIO: u32 = 4;
 /// Largest number of blocks to be written back at a time.
 const WANTED: usize = 16 * WIDEST;
 
@@ -72,6 +74,8 @@ pub(crate) struct Reclaimer {
     dirty: Cell<DirtyVictims>,
     /// End of the last round.
     ended: Cell<Duration>,
+    /// Pause after the last round, if it found no victim.
+    retry: Cell<Duration>,
     busy: Cell<bool>,
 }
 
@@ -107,6 +111,7 @@ impl Reclaimer {
             left_dirty: Cell::new(false),
             dirty: Cell::new(dirty),
             ended: Cell::new(Duration::ZERO),
+            retry: Cell::new(RETRY),
             busy: Cell::new(false),
         }
     }
@@ -187,7 +192,7 @@ impl Reclaimer {
     pub(crate) fn want_room(&self) -> bool {
         self.dirty.set(DirtyVictims::WriteBack);
         if self.signals.is_stuck() {
-            if !self.left_dirty.replace(false) && rt::now() < self.ended.get() + RETRY {
+            if !self.left_dirty.replace(false) && rt::now() < self.ended.get() + self.retry.get() {
                 return false;
             }
             self.signals.hint();
@@ -269,6 +274,7 @@ impl Reclaimer {
     }
 
     async fn reclaim_round(self: &Rc<Self>) {
+        let began = rt::now();
         let (urgent, picked) = {
             let mut ahead = self.ahead.borrow_mut();
             let urgent = ahead.is_pressed(self.map.borrow().table());
@@ -289,6 +295,8 @@ impl Reclaimer {
         }
         let victims = picked.leaving;
         if victims.is_empty() {
+            // Many blocks may stay, such as those of a volume whose backing device is away.
+            self.retry.set(RETRY.max((rt::now() - began) * RETRY_RATIO));
             self.signals.set_stuck();
             return;
         }

@@ -40,7 +40,11 @@ impl WaitList {
             if self.epoch.get() != seen {
                 return Poll::Ready(());
             }
-            self.wakers.borrow_mut().push(cx.waker().clone());
+            let mut wakers = self.wakers.borrow_mut();
+            // A task that gives up its wait, and waits anew, needs no second waker.
+            if !wakers.last().is_some_and(|last| last.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
             Poll::Pending
         })
     }
@@ -50,5 +54,23 @@ impl WaitList {
         while !condition() {
             self.wait().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rt::block_on_simulated;
+
+    #[test]
+    fn waits_that_are_given_up_leave_one_waker() {
+        block_on_simulated(1, async {
+            let list = WaitList::new();
+            for _ in 0..1000 {
+                let mut wait = Box::pin(list.wait());
+                poll_fn(|cx| Poll::Ready(assert!(wait.as_mut().poll(cx).is_pending()))).await;
+            }
+            assert_eq!(list.wakers.borrow().len(), 1);
+        });
     }
 }

@@ -27,6 +27,8 @@ use crate::volume::AttachedVolume;
 
 /// Interval at which progress is checked.
 const LOOK: Duration = Duration::from_secs(1);
+/// Number of blocks that are forgotten before other tasks run.
+const FORGOTTEN_AT_ONCE: usize = 1 << 16;
 
 impl Cache {
     /// Writes all dirty data of a volume back and forgets the volume. New requests get
@@ -282,7 +284,10 @@ impl Engine {
                 .await?;
         }
         self.volumes.remove(id);
-        for (slot, block) in self.slots_of(id) {
+        for (nth, (slot, block)) in self.slots_of(id).into_iter().enumerate() {
+            if nth > 0 && nth.is_multiple_of(FORGOTTEN_AT_ONCE) {
+                rt::next_turn().await;
+            }
             if !self.try_forget(id, slot, block) {
                 rt::spawn(Rc::clone(self).forget_later(id, slot, block));
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_io::rt;
 use forebay_policy::BlockId;
-use forebay_policy::cleaning::{Ended, PolicyInput, Turn};
+use forebay_policy::cleaning::{Ended, IDLE, PolicyInput, Turn};
 
 use super::Cleaner;
 use crate::clean::write_back::BATCH;
@@ -45,7 +45,9 @@ impl Cleaner {
                 self.rest_after(&volume, began, true);
                 self.finish_wanted(&volume);
                 match cleaner.take_withdrawn() {
-                    true => cleaner.rest(REST, is_stopping).await,
+                    true => {
+                        cleaner.rest(REST, is_stopping).await;
+                    }
                     false => rt::sleep(REST).await,
                 }
                 if !cleaner.is_wanted() && self.is_serving(&volume) {
@@ -66,7 +68,21 @@ impl Cleaner {
             if failed {
                 rt::sleep(BACK_OFF).await;
             } else {
-                cleaner.rest(rest, is_stopping).await;
+                self.rest(&volume, rest).await;
+            }
+        }
+    }
+
+    /// Rests after a batch. A long rest ends when the volume has no clients any more, or is not
+    /// served.
+    async fn rest(&self, volume: &Rc<AttachedVolume>, rest: Duration) {
+        let end = rt::now() + rest;
+        let is_stopping = || !self.is_serving(volume);
+        loop {
+            let left = end.saturating_sub(rt::now());
+            let is_over = !volume.cleaner.rest(left.min(IDLE), is_stopping).await;
+            if is_over || left <= IDLE || volume.idle_time() >= IDLE {
+                return;
             }
         }
     }

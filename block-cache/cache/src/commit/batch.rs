@@ -236,36 +236,39 @@ impl Committer {
 
     /// Returns the number of slots whose clean granules wait for a flush of a backing device.
     pub(crate) fn deferred_slots(&self) -> usize {
-        self.deferred.borrow().len()
+        self.deferred.borrow().values().map(Vec::len).sum()
     }
 
-    /// The slot may be reused while deferred entries of its earlier content still wait for a flush,
-    /// which may never come.
+    /// Notes that clean granules of a slot wait for a flush. The slot may be reused while entries
+    /// of its earlier content still wait for a flush, which may never come.
     fn defer(&self, slot: BlockId) {
+        let full = 2 * self.map.borrow().numbers() as usize;
+        let is_full = self.deferred_slots() >= full;
         let map = self.map.borrow();
         let mut deferred = self.deferred.borrow_mut();
-        if deferred.len() >= 2 * map.numbers() as usize {
-            deferred.sort_unstable();
-            deferred.dedup();
-            deferred.retain(|other| *other != slot && map.has(*other, DEFERRED));
+        if is_full {
+            let waits =
+                |slot: BlockId, volume: u16| map.has(slot, DEFERRED) && map.volume(slot) == volume;
+            for (volume, waiting) in deferred.iter_mut() {
+                waiting.sort_unstable();
+                waiting.dedup();
+                waiting.retain(|other| *other != slot && waits(*other, *volume));
+            }
+            deferred.retain(|_, waiting| !waiting.is_empty());
         }
-        deferred.push(slot);
+        deferred.entry(map.volume(slot)).or_default().push(slot);
     }
 
     /// Clean granules of `volume` that waited for a flush of its backing device may be recorded
     /// now.
     pub(crate) fn release_deferred(&self, volume: u16) {
-        let waiting = std::mem::take(&mut *self.deferred.borrow_mut());
-        for slot in waiting {
+        let waiting = self.deferred.borrow_mut().remove(&volume);
+        for slot in waiting.into_iter().flatten() {
             let entry = self.map.borrow().slot(slot);
-            if !entry.has(DEFERRED) {
-                continue;
-            }
-            if entry.key.volume() == volume {
+            // The slot may have the block of another volume by now.
+            if entry.has(DEFERRED) && entry.key.volume() == volume {
                 self.map.borrow_mut().clear_flags(slot, DEFERRED);
                 self.queue_later(slot);
-            } else {
-                self.deferred.borrow_mut().push(slot);
             }
         }
     }

@@ -22,7 +22,7 @@ pub(crate) mod rewrite;
 mod round;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
@@ -77,8 +77,8 @@ pub(crate) struct Committer {
     later: RefCell<Later>,
     /// Entries other than block records that the next round logs.
     entries: RefCell<Vec<Entry>>,
-    /// Slots whose clean granules wait for a flush of their backing device.
-    deferred: RefCell<Vec<BlockId>>,
+    /// Blocks of each volume whose clean granules wait for a flush of its backing device.
+    deferred: RefCell<BTreeMap<u16, Vec<BlockId>>>,
     /// Kills of the last round, to be logged a second time. Without that, one damaged unit could
     /// revive a dead record.
     repeated_kills: RefCell<Vec<u32>>,

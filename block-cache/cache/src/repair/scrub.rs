@@ -55,6 +55,7 @@ impl Cache {
                 continue;
             }
             read += engine.scrub_block(slot).await;
+            engine.scrubber.note(|scrub| scrub.blocks_done += 1);
             let due = Duration::from_secs_f64(read as f64 / bytes_per_second as f64);
             let passed = rt::now().saturating_sub(began);
             match due.checked_sub(passed) {
@@ -97,9 +98,12 @@ impl Engine {
         let lock = self.locks.shared(region, granules).await;
         let entry = self.map.borrow().slot(slot);
         let is_there = entry.has(LIVE) && entry.key == found.key && entry.class == found.class;
-        let limit = volume.limit(geometry, entry.block());
+        // Another block, perhaps of another volume, may be there by now.
+        let (valid, limit) = match is_there {
+            true => (entry.valid, volume.limit(geometry, entry.block())),
+            false => (0, 0),
+        };
         let (mut read, mut corrupt, mut dropped) = (0, None, Vec::new());
-        let valid = if is_there { entry.valid } else { 0 };
         for run in geometry.runs(entry.class, valid, 0..limit) {
             for start in run.clone().step_by(READ_BYTES as usize) {
                 let part = start..run.end.min(start + READ_BYTES);
@@ -135,7 +139,6 @@ impl Engine {
         }
         volume.leave();
         self.scrubber.note(|scrub| {
-            scrub.blocks_done += 1;
             scrub.read_bytes += read;
             if let Some(error) = corrupt {
                 scrub.corrupt_blocks += 1;

@@ -200,14 +200,10 @@ impl Backing {
 
     fn doubt(&self, range: Range<u64>) {
         let mut doubtful = self.doubtful.borrow_mut();
-        if doubtful.len() < MANY_RANGES {
-            return doubtful.push(range);
+        doubtful.push(range);
+        if doubtful.len() > MANY_RANGES {
+            join_nearest(&mut doubtful);
         }
-        let start = doubtful.iter().map(|other| other.start).min();
-        let end = doubtful.iter().map(|other| other.end).max();
-        let (start, end) = (start.unwrap_or(0), end.unwrap_or(0));
-        doubtful.clear();
-        doubtful.push(start.min(range.start)..end.max(range.end));
     }
 
     /// Whether a client's write failed in this range, so that what can be read there need not be
@@ -429,5 +425,31 @@ impl Backing {
                 format!("{cause}: UNFLUSHED WRITES MAY BE LOST")
             }),
         }
+    }
+}
+/// Joins the two ranges with the smallest gap between them, and the gap.
+fn join_nearest(ranges: &mut Vec<Range<u64>>) {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let gaps = ranges.windows(2);
+    let gaps = gaps.map(|pair| pair[1].start.saturating_sub(pair[0].end));
+    if let Some((at, _)) = gaps.enumerate().min_by_key(|(_, gap)| *gap) {
+        let next = ranges.remove(at + 1);
+        ranges[at].end = ranges[at].end.max(next.end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_ranges_are_joined() {
+        let mut ranges = vec![100..110, 0..10, 118..120, 30..40];
+        join_nearest(&mut ranges);
+        assert_eq!(ranges, [0..10, 30..40, 100..120]);
+        // One range may contain another.
+        let mut ranges = vec![0..100, 10..20, 200..300];
+        join_nearest(&mut ranges);
+        assert_eq!(ranges, [0..100, 200..300]);
     }
 }

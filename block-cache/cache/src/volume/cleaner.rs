@@ -22,7 +22,10 @@ pub(crate) struct VolumeCleaner {
     is_wanted: Cell<bool>,
     /// Whether the reclaimer no longer wants the blocks that it wanted.
     withdrawn: Cell<bool>,
-    /// Woken when the reclaimer wants blocks, and when the task may have to end.
+    /// Number of changes of the policy.
+    policy_changes: Cell<u64>,
+    /// Woken when the reclaimer wants blocks, when the policy changes, and when the task may have to
+    /// end.
     asked: WaitList,
     /// Number of callers that write the volume back by themselves; the task pauses.
     suspended: Cell<u32>,
@@ -44,6 +47,7 @@ impl VolumeCleaner {
             wanted: RefCell::default(),
             is_wanted: Cell::new(false),
             withdrawn: Cell::new(false),
+            policy_changes: Cell::new(0),
             asked: WaitList::new(),
             suspended: Cell::new(0),
             turns: Cell::new(0),
@@ -56,6 +60,7 @@ impl VolumeCleaner {
     /// Changes the policy.
     pub(crate) fn set_policy(&self, cleaning: Cleaning) {
         *self.policy.borrow_mut() = Policy::new(cleaning);
+        self.policy_changes.set(self.policy_changes.get() + 1);
         self.asked.wake_all();
     }
 
@@ -168,13 +173,17 @@ impl VolumeCleaner {
         self.part_end.set(end);
     }
 
-    /// Rests, unless the reclaimer begins to want something or `is_stopping`.
-    pub(crate) async fn rest(&self, rest: Duration, is_stopping: impl Fn() -> bool) {
+    /// Rests. Ends early if the reclaimer begins to want blocks, if the policy changes, or if
+    /// `is_stopping`. Returns whether it rested to the end.
+    pub(crate) async fn rest(&self, rest: Duration, is_stopping: impl Fn() -> bool) -> bool {
         if rest.is_zero() {
-            return;
+            return true;
         }
-        let was = self.is_wanted.get();
-        let asked = || is_stopping() || (!was && self.is_wanted.get());
+        let (was, changes) = (self.is_wanted.get(), self.policy_changes.get());
+        let is_asked = || {
+            is_stopping() || (!was && self.is_wanted.get()) || changes != self.policy_changes.get()
+        };
+        let asked = &is_asked;
         let (mut over, mut asked) = (pin!(rt::sleep(rest)), pin!(self.asked.until(asked)));
         std::future::poll_fn(|cx| {
             match over.as_mut().poll(cx).is_ready() || asked.as_mut().poll(cx).is_ready() {
@@ -183,5 +192,33 @@ impl VolumeCleaner {
             }
         })
         .await;
+        !is_asked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use forebay_io::rt::block_on_simulated;
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_policy_ends_a_rest() {
+        block_on_simulated(1, async {
+            let cleaner = Rc::new(VolumeCleaner::new(Cleaning::Auto));
+            let began = rt::now();
+            assert!(cleaner.rest(Duration::from_secs(5), || false).await);
+            assert_eq!(rt::now() - began, Duration::from_secs(5));
+            let changed = Rc::clone(&cleaner);
+            rt::spawn(async move {
+                rt::sleep(Duration::from_secs(1)).await;
+                changed.set_policy(Cleaning::Acp);
+            });
+            let began = rt::now();
+            assert!(!cleaner.rest(Duration::from_secs(3600), || false).await);
+            assert_eq!(rt::now() - began, Duration::from_secs(1));
+        });
     }
 }

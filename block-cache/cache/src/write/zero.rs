@@ -79,6 +79,19 @@ async fn cached_regions(
     if engine.map.borrow().share(volume.id).blocks == 0 {
         return cached;
     }
+    // Dense regions need few looks. A scan for them would be repeated for each chunk.
+    let mut looks = LOOKS;
+    while at < end && cached.len() < most && looks > 0 {
+        let next = (engine.map.borrow()).next_cached(volume.id, at..end, &mut looks);
+        let (region, is_cached) = next;
+        if is_cached {
+            cached.push(region);
+        }
+        at = region + u64::from(is_cached);
+    }
+    if at >= end || cached.len() == most {
+        return cached;
+    }
     if engine.map.borrow().is_scanned(volume.id, &(at..end)) {
         let slots = engine.map.borrow().numbers();
         for first in (0..slots).step_by(SLOTS) {

@@ -16,10 +16,11 @@
 
 use std::time::Duration;
 
-use super::{Ended, GENTLE, IoDevice, PolicyInput, Turn, WIDEST};
+use super::{Ended, GENTLE, IDLE, IoDevice, PolicyInput, Turn, WIDEST};
 
-/// Time without a request after which there are no clients.
-const IDLE: Duration = Duration::from_secs(1);
+/// Longest duration of a batch that counts for the pause after it. A longer one stood still, with
+/// its device, and says nothing about the clients.
+const LONGEST_BATCH: Duration = Duration::from_secs(1);
 /// Between batches below the low mark.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause between batches from the low mark on: it is shorter the closer the high mark
@@ -220,7 +221,7 @@ impl Auto {
         }
         let slow = match self.level {
             1.. => Duration::ZERO,
-            _ => ended.took * self.pauses(),
+            _ => ended.took.min(LONGEST_BATCH) * self.pauses(),
         };
         let longest = self.latency.iter().map(Latency::longest_ns).max();
         let alone = Duration::from_nanos(longest.unwrap_or(0))
@@ -233,5 +234,28 @@ impl Auto {
             self.alone_at = ended.now + rest;
         }
         rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_stood_still_is_followed_by_a_bounded_pause() {
+        let mut auto = Auto {
+            level: LOWEST,
+            idle: false,
+            ..Auto::default()
+        };
+        let mut rest_after = |seconds| {
+            auto.ended(&Ended {
+                now: Duration::from_secs(10),
+                took: Duration::from_secs(seconds),
+                empty: false,
+            })
+        };
+        assert_eq!(rest_after(1), LONGEST_BATCH * 128);
+        assert_eq!(rest_after(3600), LONGEST_BATCH * 128);
     }
 }

@@ -60,6 +60,8 @@ impl fmt::Display for Cleaning {
 pub const WIDEST: usize = 64;
 /// How many when nothing is in a hurry.
 const GENTLE: usize = 4;
+/// Time without a request after which a volume has no clients.
+pub const IDLE: Duration = Duration::from_secs(1);
 
 /// Input of a policy, for one decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
