@@ -457,8 +457,14 @@ fn run_device_node(
         out::print(&format!("{id}: read only: {why}\n"))?;
     }
     serve_until_signal(&mut signals, || node.broken())?;
-    drop(node);
-    out::print(&format!("{id}: left\n"))
+    if node.leave() {
+        return out::print(&format!("{id}: left\n"));
+    }
+    let what = format!(
+        "{id} has not left in time, and ends with pages in its memory: unwritten ones ARE LOST\n\
+         help: the log has the reason; see that the device takes writes, and write the data again"
+    );
+    Err(Error::new(ErrorKind::TimedOut, what))
 }
 
 /// Returns the emulation options, if any are given.

@@ -46,8 +46,10 @@ pub struct File {
     room: Room,
     /// Whether the file has its second name, for which a full source may have no room.
     is_named: AtomicBool,
-    /// Whether there were writes through this file since its last [`File::prepare_close`].
-    is_written: AtomicBool,
+    /// Number of writes through this file.
+    writes: AtomicU64,
+    /// Number of writes that the last good [`File::prepare_close`] has written back.
+    closed_writes: AtomicU64,
 }
 
 impl Node {
@@ -89,7 +91,8 @@ impl File {
             seen_losses,
             room: Room::default(),
             is_named: AtomicBool::new(false),
-            is_written: AtomicBool::new(false),
+            writes: AtomicU64::new(0),
+            closed_writes: AtomicU64::new(0),
         })
     }
 
@@ -180,20 +183,20 @@ impl File {
     /// As for [`File::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
         let mut throttle = self.node.client().throttle();
-        loop {
-            let offset = self.with_size_locked(|tree| {
-                let offset = tree.size_bytes(self.inode)?;
-                let end = end_of(offset, bytes)?;
-                self.allocate(offset..end)?;
-                tree.grow(self.inode, end)?;
-                Ok(offset)
-            })?;
-            self.store(offset, bytes, || throttle.wait())?;
-            // If not, the range was truncated meanwhile, and the append starts at the new end.
-            if self.finish_write(end_of(offset, bytes)?)? {
-                return Ok(offset);
-            }
-        }
+        throttle.wait();
+        // Stored under the lock: after a truncation, another append may have this range.
+        let offset = self.with_size_locked(|tree| {
+            let offset = tree.size_bytes(self.inode)?;
+            let end = end_of(offset, bytes)?;
+            self.allocate(offset..end)?;
+            tree.grow(self.inode, end)?;
+            self.store(offset, bytes, || ())?;
+            Ok(offset)
+        })?;
+        throttle.wait();
+        // A truncation that came after it has removed it.
+        self.finish_write(end_of(offset, bytes)?)?;
+        Ok(offset)
     }
 
     /// Sets the length of the file. Bytes beyond it are removed on all nodes, and new bytes are
@@ -321,15 +324,22 @@ impl File {
     /// # Errors
     /// As for [`File::fsync`].
     pub fn prepare_close(&self) -> Result<()> {
-        match self.must_write_back() {
-            true => self.node.client().close_for(self.inode, &self.seen_losses),
-            false => self.publish(),
-        }
+        let Some(writes) = self.writes_to_close() else {
+            return self.publish();
+        };
+        // Each close of a duplicate waits, and gets the error, until one succeeds.
+        self.node
+            .client()
+            .close_for(self.inode, &self.seen_losses)?;
+        self.closed_writes.fetch_max(writes, Ordering::AcqRel);
+        Ok(())
     }
 
-    /// Returns whether a close writes back, and notes that it does.
-    fn must_write_back(&self) -> bool {
-        self.node.write_back == WriteBack::Close && self.is_written.swap(false, Ordering::AcqRel)
+    /// Returns the number of writes, if a close must write some of them back.
+    fn writes_to_close(&self) -> Option<u64> {
+        let writes = self.writes.load(Ordering::Acquire);
+        let is_new = writes != self.closed_writes.load(Ordering::Acquire);
+        (self.node.write_back == WriteBack::Close && is_new).then_some(writes)
     }
 
     /// Runs `body` with the file's size locked on all nodes.
@@ -397,7 +407,7 @@ impl File {
                     (count, written.inspect(|()| stored()))
                 }
             };
-            self.is_written.store(true, Ordering::Release);
+            self.writes.fetch_add(1, Ordering::Release);
             written?;
             done += count;
         }
@@ -415,7 +425,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        if self.must_write_back() {
+        if self.writes_to_close().is_some() {
             // An error stays for the next flush to report.
             let _ = self.node.client().write_back(self.inode);
         }

@@ -2,6 +2,7 @@
 
 mod options;
 mod stop;
+mod threads;
 mod write_back;
 
 use std::collections::BTreeSet;
@@ -26,6 +27,7 @@ use crate::pool::Pool;
 use crate::tree::Tree;
 pub use options::{Options, Replicas, WriteBack};
 use stop::Stop;
+use threads::{join_all, start};
 pub use write_back::THROTTLE_MAX;
 use write_back::write_back_expired;
 
@@ -58,6 +60,9 @@ pub struct Node {
 pub(crate) struct Inner<S: Store = Tree> {
     client: Arc<Client<S, DirectoryLink>>,
     stop: Arc<Stop>,
+    /// Threads that read and write the source and the frames.
+    io_threads: Vec<JoinHandle<()>>,
+    /// All other threads.
     threads: Vec<JoinHandle<()>>,
     pool: Pool,
     session: u64,
@@ -109,7 +114,7 @@ impl Node {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let has_left = Arc::clone(&self.inner.has_left);
+        let has_left = self.inner.has_left();
         drop(self);
         has_left.load(Ordering::Acquire)
     }
@@ -211,14 +216,15 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
     let flushing = Arc::clone(&client);
     threads.push(start("pagecache-flush", move || flushing.run_flushes())?);
     let filling = Arc::clone(&client);
-    threads.push(start("pagecache-fill", move || filling.run_fills())?);
+    let mut io_threads = vec![start("pagecache-fill", move || filling.run_fills())?];
     for _ in 0..options.io_threads.max(1) {
         let client = Arc::clone(&client);
-        threads.push(start("pagecache-io", move || client.run_io())?);
+        io_threads.push(start("pagecache-io", move || client.run_io())?);
     }
     let inner = Arc::new(Inner {
         client,
         stop,
+        io_threads,
         threads,
         pool: Pool::new(&options.pool)?,
         session,
@@ -256,6 +262,11 @@ impl<S: Store> Inner<S> {
     pub(crate) const fn client(&self) -> &Arc<Client<S, DirectoryLink>> {
         &self.client
     }
+
+    /// Returns whether all pages in its memory had left it, once the node has ended.
+    pub(crate) fn has_left(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.has_left)
+    }
 }
 
 impl Inner {
@@ -290,21 +301,21 @@ impl<S: Store> Drop for Inner<S> {
             Some(error) => Err(error),
             None => self.client.leave(FAREWELL),
         };
+        // The directory gives the frames that this node uses to others when the connection ends, or
+        // the leave is recorded. So all I/O ends before.
+        self.client.end_io();
+        join_all(&mut self.io_threads);
         // The directory may be killed before it sees the end of the connection. The next one would
         // count this node as alive and have its process ended. So the leave is recorded first.
         let said = left.is_ok().then(|| self.pool.say_left(self.session));
         self.stop.set();
         self.client.link().close();
-        self.client.end_io();
         self.client.end_flushes();
         // A write-back may be waiting for the directory.
         let context = "page cache: this node has left";
         self.client
             .disconnect(Error::new(ErrorKind::ShuttingDown, context));
-        for thread in self.threads.drain(..) {
-            // Its errors are reported already.
-            let _ = thread.join();
-        }
+        join_all(&mut self.threads);
         self.has_left
             .store(refused || left.is_ok(), Ordering::Release);
         if refused {
@@ -322,11 +333,6 @@ impl<S: Store> Drop for Inner<S> {
             tracing::error!("page cache: {}", error.report());
         }
     }
-}
-
-fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
-    Ok(thread)
 }
 
 /// Settings that directory processes do not change while they know of nodes.

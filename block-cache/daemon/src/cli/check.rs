@@ -28,8 +28,8 @@ use crate::stack::{
     place_of_volume, refuse_all, warning_of_few,
 };
 use crate::state::report_with_help;
-pub(super) use beside::running;
-use beside::{check_config, own_daemon};
+use beside::check_config;
+pub(super) use beside::own_daemon;
 use forebay_terminal::out;
 use mend::{Losses, Work};
 use objects::{VerifiedDevice, has_objects, verify_objects};

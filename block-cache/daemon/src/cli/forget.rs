@@ -68,7 +68,8 @@ fn done(arguments: &Arguments, control: Option<&Path>, patience: Patience) -> Re
         if let Some(control) = control {
             config.server.set_control(control)?;
         }
-        if check::running(&config.server.control, patience)?.is_some() {
+        // The daemon of another configuration may have the same control socket.
+        if check::own_daemon(&config, patience)?.is_some() {
             return ask(config.server.control);
         }
         let Some(place) = check::place(&config) else {

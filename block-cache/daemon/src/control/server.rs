@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::future::Future;
 use std::io::ErrorKind as IoKind;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
 use std::pin::Pin;
@@ -67,6 +67,28 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// Least time between two log lines about refused clients.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
+/// Refuses a directory in which another user could replace the control socket: its clients would
+/// trust the answers of that user. The superuser may use the directory of any user.
+fn check_directory(directory: &Path) -> Result<()> {
+    const STICKY_AND_OTHERS: u32 = 0o1002;
+    let what = || format!("directory {} of the control socket", directory.display());
+    let found = std::fs::metadata(directory).context(what)?;
+    // SAFETY: no memory is involved.
+    let user = unsafe { libc::geteuid() };
+    let is_foreign = user != 0 && found.uid() != user && found.uid() != 0;
+    let cause = match found.mode() & STICKY_AND_OTHERS == 0o2 {
+        true => "every user may write to it",
+        false if is_foreign => "it belongs to another user",
+        false => return Ok(()),
+    };
+    let what = format!(
+        "{}: {cause}\n\
+         help: set `control` in [server] (or --control) to a path in a directory of your own",
+        what()
+    );
+    Err(Error::new(ErrorKind::Permission, what))
+}
+
 /// Creates the control socket at `path`, with mode 0600, and its directory if that does not exist.
 /// Replaces a socket on which no process answers.
 ///
@@ -88,6 +110,9 @@ pub fn bind(path: &Path) -> Result<StdListener> {
         })?;
         let private = std::fs::Permissions::from_mode(0o700);
         std::fs::set_permissions(directory, private).context(what)?;
+    }
+    if let Some(directory) = path.parent() {
+        check_directory(directory)?;
     }
     let in_use = || {
         let what = format!(

@@ -32,8 +32,10 @@ pub(super) async fn run(
     stop: &Stop,
     signals: &mut Signals,
 ) -> Result<bool> {
+    super::notify(&[NotifyState::Stopping]);
     let opening = engine.ask(|engine| async move { engine.stack.is_opening() });
-    let is_opening = opening.await?;
+    let what = "waiting for the engine to answer";
+    let is_opening = step(what, GRACE, opening, engine, signals).await?;
     if is_opening {
         // Ends the attaches that wait for the cache, and then the requests that wait for them.
         stop.ask();
@@ -56,9 +58,9 @@ async fn end(
     signals: &mut Signals,
 ) -> Result<()> {
     let begin = Instant::now();
-    super::notify(&[NotifyState::Stopping]);
     let begun = engine.ask(|engine| async move { engine.shutting_down.set(true) });
-    begun.await?;
+    let what = "waiting for the engine to answer";
+    step(what, GRACE, begun, engine, signals).await?;
     let exports = running.shared();
     let unmount = offload(move || {
         exports.withdraw(None);
@@ -118,7 +120,9 @@ async fn step<T>(
         tokio::select! {
             done = &mut work => return done,
             () = signals.end() => {
-                tracing::info!("the shutdown is in progress ({what}); another signal does not speed it up");
+                tracing::info!(
+                    "the shutdown is in progress ({what}); another signal does not speed it up"
+                );
             }
             () = tokio::time::sleep(Duration::from_secs(1)) => {
                 let waiting = engine.volumes.iter().map(|volume| volume.stats().in_flight);

@@ -12,6 +12,7 @@ use forebay_volume::record::Recorder;
 
 use super::cache::OpenCache;
 use super::close::CLOSE;
+use super::forget::{NAMED_RANGES, ranges_in_words};
 use super::watched::Watched;
 use super::{Served, Stack, offload};
 use crate::config::Mode;
@@ -314,13 +315,7 @@ impl Stack {
             human_bytes(bytes),
             list.display()
         );
-        for range in &lost {
-            text.push_str(&format!(
-                "\n  {} bytes at {}",
-                range.end - range.start,
-                range.start
-            ));
-        }
+        text.push_str(&ranges_in_words(&lost, NAMED_RANGES));
         Ok(text)
     }
 

@@ -13,6 +13,9 @@ use super::{Stack, note_lost, offload};
 use crate::state::{CacheId, Record, StateDirectory};
 use forebay_terminal::size::human_bytes;
 
+/// Number of lost ranges that a reply names, if a file lists all.
+pub(super) const NAMED_RANGES: usize = 1000;
+
 impl Stack {
     /// Removes a volume from the cache that is not served, without its backing device. With
     /// `discard_dirty`, data that only the cache has IS LOST. Returns a description of the result,
@@ -23,11 +26,15 @@ impl Stack {
     /// `NotFound` for one that the cache does not know. `InvalidInput` without a cache. An error of
     /// the state directory or the cache device.
     pub async fn forget_volume(&self, name: &str, discard_dirty: bool) -> Result<String> {
-        if self.served(name).is_ok() {
-            let what = format!(
-                "volume {name:?} is being served\nhelp: write it back and detach it with `forebay \
-                 detach {name}`"
-            );
+        if let Ok(served) = self.served(name) {
+            let help = match served.cached {
+                true => format!("write it back and detach it with `forebay detach {name}`"),
+                false => format!(
+                    "stop the daemon, and run `forebay forget {name} CONFIG`: the volume is served \
+                     without its cache"
+                ),
+            };
+            let what = format!("volume {name:?} is being served\nhelp: {help}");
             return Err(Error::new(ErrorKind::Busy, what));
         }
         let Some(cache) = &self.cache else {
@@ -122,6 +129,7 @@ pub(crate) fn forgotten_in_words(name: &str, lost: &[Range<u64>], list: Option<P
         return format!("volume {name:?} is forgotten; nothing of it was dirty");
     }
     let bytes = lost.iter().map(|range| range.end - range.start).sum();
+    let has_list = list.is_some();
     let listed = list.map_or_else(String::new, |list| {
         format!(", listed in {}", list.display())
     });
@@ -129,9 +137,23 @@ pub(crate) fn forgotten_in_words(name: &str, lost: &[Range<u64>], list: Option<P
         "volume {name:?} is forgotten; {} of dirty data DISCARDED{listed}",
         human_bytes(bytes)
     );
-    for range in lost {
-        let (start, len) = (range.start, range.end - range.start);
-        text.push_str(&format!("\n  {len} bytes at {start}"));
+    let named = match has_list {
+        true => NAMED_RANGES,
+        false => usize::MAX,
+    };
+    text.push_str(&ranges_in_words(lost, named));
+    text
+}
+
+/// Returns a line for each range, at most `named`, and their number beyond that. A file has all of
+/// them then. The reply of a daemon has a maximum length.
+pub(super) fn ranges_in_words(ranges: &[Range<u64>], named: usize) -> String {
+    let mut text = String::new();
+    for Range { start, end } in ranges.iter().take(named) {
+        text.push_str(&format!("\n  {} bytes at {start}", end - start));
+    }
+    if let Some(more) = ranges.len().checked_sub(named).filter(|more| *more > 0) {
+        text.push_str(&format!("\n  and {more} more ranges"));
     }
     text
 }

@@ -171,7 +171,7 @@ impl RangeLog {
         self.known.clone()
     }
 
-    /// Appends the ranges with these numbers. On return they are durable.
+    /// Appends the ranges with these distinct numbers. On return they are durable.
     ///
     /// # Errors
     /// The error of the operating system. The writes to these ranges must not be passed on then.
@@ -179,7 +179,7 @@ impl RangeLog {
         let mut text = String::new();
         let mut new = Vec::new();
         for number in numbers {
-            if !self.known.contains(number) && !new.contains(number) {
+            if !self.known.contains(number) {
                 text.push_str(&render(*number));
                 new.push(*number);
             }

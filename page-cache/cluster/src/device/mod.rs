@@ -12,6 +12,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_pagecache::client::View;
@@ -79,6 +80,15 @@ impl DeviceNode {
             frames,
             unfenced,
         })
+    }
+
+    /// Leaves. Returns false if the node ends with pages in its memory, which are lost then. The log
+    /// has the reason.
+    #[must_use]
+    pub fn leave(self) -> bool {
+        let has_left = self.inner.has_left();
+        drop(self);
+        has_left.load(Ordering::Acquire)
     }
 
     /// Returns the reason why the source is read-only, if it is.

@@ -63,7 +63,14 @@ impl<S: Store, L: Link> Client<S, L> {
         let mut state = self.lock_state();
         match &synced {
             Ok(()) => state.unsynced.synced(inode, request),
-            Err(_) => state.node.sync_failed(),
+            Err(error) => {
+                state.node.sync_failed();
+                // The system reports it once, and only this flush gets it. All others that have
+                // the file open must report it, too.
+                if error.kind() != ErrorKind::NotFound {
+                    state.node.lose(inode);
+                }
+            }
         }
         synced
     }
@@ -79,11 +86,7 @@ impl<S: Store, L: Link> Client<S, L> {
                 self.lock_state().unsynced.synced(inode, request);
                 true
             }
-            // The system reports it once, and this was no program's flush.
-            Err(_) => {
-                self.lock_state().node.lose(inode);
-                false
-            }
+            Err(_) => false,
         }
     }
 

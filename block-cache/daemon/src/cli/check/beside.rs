@@ -43,7 +43,10 @@ pub(super) fn check_config(
 ///
 /// # Errors
 /// `Busy` if the daemon of this configuration starts; `TimedOut` if a daemon does not answer.
-pub(super) fn own_daemon(config: &Config, patience: Patience) -> Result<Option<Box<Status>>> {
+pub(in crate::cli) fn own_daemon(
+    config: &Config,
+    patience: Patience,
+) -> Result<Option<Box<Status>>> {
     match running(&config.server.control, patience) {
         // It listens before it opens anything, and answers when all is open.
         Err(error) if error.kind() == ErrorKind::TimedOut && holds_state(config) => {
@@ -114,7 +117,7 @@ fn is_of(config: &Config, status: &Status) -> bool {
 ///
 /// # Errors
 /// `TimedOut` if a daemon does not answer.
-pub(in crate::cli) fn running(control: &Path, patience: Patience) -> Result<Option<Box<Status>>> {
+fn running(control: &Path, patience: Patience) -> Result<Option<Box<Status>>> {
     let control = Control {
         path: control.to_path_buf(),
         patience,

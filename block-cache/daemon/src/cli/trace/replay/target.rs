@@ -83,7 +83,9 @@ impl ParsedTargets {
     /// As for `forebay serve`.
     pub(super) async fn open(self) -> Result<Opened> {
         match self {
-            Self::Config(config) => {
+            Self::Config(mut config) => {
+                // Nothing is exported, so users of waiting devices must not continue after this.
+                config.exports.clear();
                 meter::start();
                 let stack = engine(async move {
                     let stack = Stack::open(&config, &Wishes::default()).await?;
