@@ -226,11 +226,8 @@ impl NbdDevice {
         // This device has no copies of the changes that an earlier process left unflushed. If the
         // server lost them, a later flush would still succeed, and clients of that process may live
         // on. The flush here covers those changes, or reports that they may be lost.
-        if rules.volatile_cache
-            && !device.read_only()
-            && let Err(error) = device.flush().await
-        {
-            shared.session.report_failed_first_flush(&error);
+        if rules.volatile_cache && !device.read_only() {
+            shared.session.judge_first_flush(device.flush().await);
         }
         Ok(device)
     }

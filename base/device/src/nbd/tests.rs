@@ -107,3 +107,36 @@ fn an_identity_is_that_of_the_uri() {
     let unix = of("nbd+unix:///db?socket=/run/a");
     assert!(unix.differs_from(of("nbd+unix:///db?socket=/run/b")));
 }
+
+#[test]
+fn a_server_without_a_volatile_cache_needs_no_flush() {
+    let server = Server::start(|_, asked| match asked {
+        command::FLUSH => Act::Cut,
+        _ => Act::Answer,
+    });
+    server.offer().flags.set(export::HAS_FLAGS);
+    with_device(&server, settings(), |device| async move {
+        assert!(!device.info().volatile_cache);
+        let written = device.write(0, Buf::zeroed(4096)).await;
+        written.expect("written");
+        device.flush().await.expect("nothing to do");
+    });
+}
+
+#[test]
+fn a_loss_during_the_first_flush_may_be_that_of_earlier_changes() {
+    let has_failed = std::cell::Cell::new(false);
+    let server = Server::start(move |_, asked| match asked {
+        command::FLUSH if !has_failed.replace(true) => Act::PowerLoss,
+        _ => Act::Answer,
+    });
+    let uri: Uri = server.uri().parse().expect("a URI");
+    with_device(&server, settings(), move |first| async move {
+        let written = first.write(0, Buf::copied(&[1; 4096])).await;
+        written.expect("acknowledged");
+        drop(first);
+        let next = NbdDevice::connect_with(&uri, settings()).await;
+        let flushed = next.expect("connected").flush().await;
+        assert_eq!(kind(flushed), Some(ErrorKind::Lost));
+    });
+}

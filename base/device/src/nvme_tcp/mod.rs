@@ -165,10 +165,8 @@ impl NvmeTcpDevice {
         // This device has no copies of the changes that an earlier process left unflushed. If the
         // target lost them, a later flush would still succeed, and clients of that process may live
         // on. The flush here covers those changes, or reports that they may be lost.
-        if offer.volatile_cache
-            && let Err(error) = device.flush().await
-        {
-            shared.session.report_failed_first_flush(&error);
+        if offer.volatile_cache {
+            shared.session.judge_first_flush(device.flush().await);
         }
         Ok(device)
     }

@@ -84,9 +84,16 @@ impl Session {
         *lost = merged(std::mem::take(&mut *lost));
     }
 
-    /// Records that the first flush failed. Changes of earlier processes may be lost, in unknown
-    /// places.
-    pub(crate) fn report_failed_first_flush(&self, why: &Error) {
+    /// Judges the result of the first flush. If it failed, or the connection was lost before its
+    /// end, changes of earlier processes may be lost, in unknown places. A flush that was repeated
+    /// after a loss does not cover them, since this device has no copies to send again.
+    pub(crate) fn judge_first_flush(&self, flushed: Result<()>) {
+        let lost = || Error::new(ErrorKind::Disconnected, "the connection was lost meanwhile");
+        let why = match flushed {
+            Err(error) => error,
+            Ok(()) if self.losses() > 0 => lost(),
+            Ok(()) => return,
+        };
         tracing::error!(
             "{}: the first flush failed. UNFLUSHED DATA OF EARLIER PROCESSES MAY BE LOST: {}",
             self.peer,

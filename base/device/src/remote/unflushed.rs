@@ -102,7 +102,8 @@ impl Unflushed {
 
     fn with_room(room: u64, most: usize) -> Self {
         Self {
-            ring: Buf::scratch(usize::try_from(room).expect("as long as a buffer")),
+            // A buffer has at least one byte.
+            ring: Buf::scratch(usize::try_from(room.max(1)).expect("as long as a buffer")),
             room,
             most,
             head: 0,

@@ -47,6 +47,7 @@ impl Incoming {
                 let stream = TcpStream::from(fd);
                 // If the peer is gone already, the first receive says so.
                 let _ = stream.set_nodelay(true);
+                keep_alive(&stream);
                 let peer = stream.peer_addr().map_or_else(
                     |_| "a closed connection".to_owned(),
                     |peer| peer.to_string(),
@@ -313,6 +314,32 @@ impl Stream {
             );
         }
         self.shutdown();
+    }
+}
+
+/// Has the kernel end a connection whose peer's machine has not answered for two minutes. A server
+/// that only waits for requests would not notice that the machine has gone.
+fn keep_alive(stream: &TcpStream) {
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 6),
+    ];
+    let len = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("a small size");
+    for (level, name, value) in options {
+        let value: libc::c_int = value;
+        // SAFETY: the descriptor is open, and the value has the length passed to the call. Without
+        // the option, the connection only stays longer.
+        unsafe {
+            libc::setsockopt(
+                stream.as_raw_fd(),
+                level,
+                name,
+                (&raw const value).cast(),
+                len,
+            );
+        }
     }
 }
 

@@ -194,6 +194,17 @@ fn a_directory_that_is_removed_or_replaced_in_use_is_reported() {
 }
 
 #[test]
+fn a_request_over_many_ranges_is_logged_at_once() {
+    let scratch = Scratch::new("many-ranges");
+    let mut log = RangeLog::open(&scratch.0.join("db.ranges"), true).expect("begun");
+    let numbers: Vec<u64> = (0..300_000).collect();
+    let begun = std::time::Instant::now();
+    log.add(&numbers).expect("added");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+    assert_eq!(log.known().len(), numbers.len());
+}
+
+#[test]
 fn ranges_come_back_merged_whatever_the_end_looks_like() {
     let scratch = Scratch::new("ranges");
     let path = scratch.0.join("db.ranges");

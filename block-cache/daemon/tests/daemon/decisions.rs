@@ -334,3 +334,17 @@ fn all_wrong_arguments_of_format_are_reported_together() {
     assert_eq!(said.matches("    help: ").count(), 3, "{said}");
     assert!(!gone.exists() && !none.exists());
 }
+
+#[test]
+fn forget_asks_no_daemon_of_another_configuration() {
+    let here = Place::new("forget-here", "wb");
+    let there = Place::new("forget-there", "wb");
+    let daemon = here.serve(&[]);
+    write_blocks(&mut here.connect(), 0..16);
+    // Both configurations have one control socket.
+    let config = there.path("forebay.toml");
+    let refused = here.refused(&["forget", "db", "--discard-dirty", text(&config)]);
+    assert!(refused.contains("does not know volume"), "{refused}");
+    assert!(here.status()["volumes"][0]["dirty_bytes"].as_u64() > Some(0));
+    daemon.terminate();
+}

@@ -178,6 +178,31 @@ impl Connection {
         }
     }
 
+    /// Queues a reply of a command that goes on. Another task sends: it may go on to send the
+    /// replies of other commands for any time.
+    pub(super) fn queue_reply(self: &Rc<Self>, reply: Reply) {
+        if self.outbox.push(reply, 0) {
+            let connection = Rc::clone(self);
+            rt::spawn(async move { connection.send_replies().await });
+        }
+    }
+
+    /// Waits while too many replies are not sent. A host that does not read must not fill the
+    /// memory with replies to commands that take none. At most [`Slots`] commands wait for data of
+    /// the host, so the others end without further PDUs.
+    pub(super) async fn wait_for_sent_replies(&self) {
+        let most = self.most_in_flight();
+        (self.idle)
+            .until(|| self.in_flight.get() < most || self.link.is_shut())
+            .await;
+    }
+
+    /// Returns the number of commands in flight, with unsent replies, at which no further one is
+    /// read.
+    fn most_in_flight(&self) -> u64 {
+        2 * u64::from(self.queue_size.max(1))
+    }
+
     /// Sends all queued replies. Only one task sends at a time.
     async fn send_replies(&self) {
         if self.in_flight.get() > 1 {
@@ -199,8 +224,11 @@ impl Connection {
 
     fn end_commands(&self, count: u64, cost: u64) {
         self.budget.release(cost);
-        self.in_flight.set(self.in_flight.get() - count);
-        if self.in_flight.get() == 0 {
+        let before = self.in_flight.get();
+        let now = before - count;
+        self.in_flight.set(now);
+        let most = self.most_in_flight();
+        if now == 0 || (before >= most && now < most) {
             self.idle.wake_all();
         }
     }

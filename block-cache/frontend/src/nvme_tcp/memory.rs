@@ -1,5 +1,7 @@
 //! Memory of a command, and the data that it receives.
 
+use std::rc::Rc;
+
 use forebay_block::Buf;
 use forebay_wire::nvme::{Data, PAGE_BYTES, Status};
 use forebay_wire::nvme_tcp::DataHeader;
@@ -11,7 +13,7 @@ use super::slots::Verdict;
 
 /// Share of a command in its connection's memory.
 pub(super) struct Memory<'a> {
-    connection: &'a Connection,
+    connection: &'a Rc<Connection>,
     slot: u16,
     /// Cost in the connection's budget, bytes.
     cost: u64,
@@ -25,7 +27,7 @@ fn cost_bytes(bytes: u32) -> u64 {
 }
 
 impl Memory<'_> {
-    pub(super) const fn of(connection: &Connection, slot: u16) -> Memory<'_> {
+    pub(super) const fn of(connection: &Rc<Connection>, slot: u16) -> Memory<'_> {
         Memory {
             connection,
             slot,
@@ -90,7 +92,7 @@ impl Memory<'_> {
                     offset: 0,
                     length,
                 };
-                connection.reply(Reply::R2t(ask), 0).await;
+                connection.queue_reply(Reply::R2t(ask));
                 match connection.slots().verdict(self.slot).await {
                     Verdict::Ready => {
                         connection.slots().resume(self.slot).map_err(failure)?;

@@ -69,7 +69,11 @@ async fn read(
     digests: Digests,
 ) -> Result<(), End> {
     let mut started = 0u32;
-    while let Some(header) = receiver.take::<COMMON_BYTES>().await? {
+    loop {
+        connection.wait_for_sent_replies().await;
+        let Some(header) = receiver.take::<COMMON_BYTES>().await? else {
+            break;
+        };
         let layout = Common::decode(header).check(digests, 0);
         let layout = layout.map_err(|fault| End::Fault(fault, header))?;
         if connection.link().is_shut() {

@@ -17,13 +17,14 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Replaces it with the request of these descriptors.
-    pub(super) fn read(&mut self, descriptors: DescriptorChain<&Ram>) {
+    /// Replaces it with the request of these descriptors. A request of more than `most` is invalid:
+    /// an indirect table has up to 65,535, and each of them would take memory.
+    pub(super) fn read(&mut self, descriptors: DescriptorChain<&Ram>, most: usize) {
         self.head = descriptors.head_index();
         self.readable.clear();
         self.writable.clear();
         let (mut ordered, mut goes_on) = (true, true);
-        for descriptor in descriptors {
+        for descriptor in descriptors.take(most) {
             let piece = (descriptor.addr(), descriptor.len());
             if descriptor.is_write_only() {
                 self.writable.push(piece);
@@ -33,7 +34,7 @@ impl Chain {
             }
             goes_on = descriptor.has_next();
         }
-        // A chain that continues after its last descriptor is circular or invalid.
+        // A chain that continues after its last descriptor is circular, invalid or too long.
         self.sound = ordered && !goes_on;
     }
 }

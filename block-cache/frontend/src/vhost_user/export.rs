@@ -11,7 +11,7 @@ pub(super) const QUEUES: u16 = 16;
 /// Maximum entries of a queue.
 pub(super) const MAX_QUEUE_SIZE: u16 = 1024;
 /// Maximum number of data segments in a request, without header and status.
-const MAX_SEGMENTS: u32 = 126;
+pub(super) const MAX_SEGMENTS: u32 = 126;
 /// Maximum number of ranges in a discard or write-zeroes.
 pub(super) const MAX_RANGES: usize = 32;
 /// Maximum sectors of such a range: 2 GiB.

@@ -15,7 +15,7 @@ use virtio_queue::{DescriptorChain, Queue as Ring, QueueT as _};
 
 use super::chain::Chain;
 use super::command::Executor;
-use super::export::Export;
+use super::export::{Export, MAX_SEGMENTS};
 use super::inflight::Tracker;
 use super::memory::{Memory, Ram};
 
@@ -192,7 +192,9 @@ impl Queue {
 
     fn chain(&self, descriptors: DescriptorChain<&Ram>) -> Chain {
         let mut chain = self.spare.borrow_mut().pop().unwrap_or_default();
-        chain.read(descriptors);
+        // A chain is as long as the ring at most (Virtual I/O Device 1.2, 2.7.5.3.1).
+        let ring = usize::from(self.ring.borrow().size());
+        chain.read(descriptors, ring.max(MAX_SEGMENTS as usize + 2));
         chain
     }
 

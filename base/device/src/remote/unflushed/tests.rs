@@ -187,3 +187,12 @@ fn many_ranges_are_named_by_the_first() {
     let words = in_words(&many);
     assert!(words.ends_with("70..75, 2 more ranges up to 95"), "{words}");
 }
+
+#[test]
+fn changes_of_a_peer_without_a_volatile_cache_are_not_kept() {
+    let mut unflushed = Unflushed::new(false);
+    write_durably(&mut unflushed, 0..8, 0, false);
+    assert!(unflushed.is_empty());
+    let plan = unflushed.plan(1);
+    assert!(plan.resend.is_empty() && plan.lost.is_empty());
+}
