@@ -45,7 +45,8 @@ impl Process {
         if pid == 0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "the connected process is in another PID namespace\nhelp: run both in one PID namespace",
+                "the connected process is in another PID namespace\n\
+                 help: run both in one PID namespace",
             ));
         }
         Self::open(pid)

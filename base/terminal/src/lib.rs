@@ -1,5 +1,5 @@
-//! Input and output of the commands of every product: values with units, tables, the filter of the
-//! log and its priorities, standard output, and the fields of a status with their metrics.
+//! Input and output of the commands of every product: values with units, tables, and standard
+//! output. The filter of the log and its priorities. The fields of a status with their metrics.
 
 pub mod duration;
 pub mod journal;

@@ -228,7 +228,8 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
     let late = status.volumes.iter().filter(|volume| volume.timed_out > 0);
     let late = late.map(|volume| {
         format!(
-            "volume {:?}: {} timed out, {} of them still in the device, and their ranges not served",
+            "volume {:?}: {} timed out, {} of them still in the device, and their ranges not \
+             served",
             volume.name,
             human_count(volume.timed_out, "request"),
             volume.overdue,

@@ -75,8 +75,8 @@ impl Daemon {
         status.unwrap_or_else(|| panic!("the daemon does not exit: {}", self.log_tail()))
     }
 
-    /// Sends SIGTERM, waits until the daemon exits, and returns its status. Kills a daemon that does
-    /// not exit within [`super::PATIENCE`], and returns `None`.
+    /// Sends SIGTERM, waits until the daemon exits, and returns its status. Kills a daemon that
+    /// does not exit within [`super::PATIENCE`], and returns `None`.
     #[must_use]
     pub fn stop(mut self) -> Option<ExitStatus> {
         self.signal(libc::SIGTERM);

@@ -68,7 +68,8 @@ mod tests {
             let list = WaitList::new();
             for _ in 0..1000 {
                 let mut wait = Box::pin(list.wait());
-                poll_fn(|cx| Poll::Ready(assert!(wait.as_mut().poll(cx).is_pending()))).await;
+                let polled = poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await;
+                assert!(polled.is_pending());
             }
             assert_eq!(list.wakers.borrow().len(), 1);
         });

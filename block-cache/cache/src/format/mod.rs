@@ -254,8 +254,8 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{}: its blocks have {} bytes, and had {} when the cache was formatted: a torn write \
-                 could destroy other records\n\
+                "{}: blocks of {} bytes, and {} when the cache was formatted: a torn write could \
+                 destroy other records\n\
                  help: copy the cache to a device with smaller blocks, or format it anew, which \
                  discards it",
                 info.name,

@@ -274,8 +274,8 @@ impl SlotIo {
         }
     }
 
-    /// Forgets a slot that was allocated and got no data. Returns whether it did. The block has been
-    /// locked exclusively since its allocation.
+    /// Forgets a slot that was allocated and got no data. Returns whether it did. The block has
+    /// been locked exclusively since its allocation.
     pub(crate) fn forget_if_empty(&self, slot: BlockId) -> bool {
         let empty = {
             let map = self.map.borrow();

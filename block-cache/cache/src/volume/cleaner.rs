@@ -24,8 +24,8 @@ pub(crate) struct VolumeCleaner {
     withdrawn: Cell<bool>,
     /// Number of changes of the policy.
     policy_changes: Cell<u64>,
-    /// Woken when the reclaimer wants blocks, when the policy changes, and when the task may have to
-    /// end.
+    /// Woken when the reclaimer wants blocks, when the policy changes, and when the task may have
+    /// to end.
     asked: WaitList,
     /// Number of callers that write the volume back by themselves; the task pauses.
     suspended: Cell<u32>,

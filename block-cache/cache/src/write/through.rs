@@ -1,4 +1,5 @@
-//! Write-through: writes go to the backing device and to the cache. A promoted miss creates a block.
+//! Write-through: writes go to the backing device and to the cache. A promoted miss creates a
+//! block.
 
 use std::rc::Rc;
 

@@ -180,8 +180,8 @@ impl Stack {
         let is_removed = self.devices.borrow().iter().any(Watched::is_removed_cache);
         if is_removed {
             tracing::error!(
-                "the cache is not closed cleanly: its file was removed, and a copy of the file must \
-                 stay the newest state"
+                "the cache is not closed cleanly: its file was removed, and a copy of the file \
+                 must stay the newest state"
             );
         }
         // Flushes and the close of the cache start together, so that a slow one delays no other.

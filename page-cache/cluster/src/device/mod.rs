@@ -82,8 +82,8 @@ impl DeviceNode {
         })
     }
 
-    /// Leaves. Returns false if the node ends with pages in its memory, which are lost then. The log
-    /// has the reason.
+    /// Leaves. Returns false if the node ends with pages in its memory, which are lost then. The
+    /// log has the reason.
     #[must_use]
     pub fn leave(self) -> bool {
         let has_left = self.inner.has_left();

@@ -404,7 +404,7 @@ fn an_output_goes_behind_a_link_and_over_nothing_but_a_file() {
 }
 
 #[test]
-fn part_files_of_dead_processes_are_removed_and_of_live_ones_kept() {
+fn part_files_of_dead_processes_are_removed_and_of_live_ones_stay() {
     let folder = folder("stale");
     let at = |name: &str| folder.0.join(name);
     // No process has this number: they end at 2^22.

@@ -189,7 +189,7 @@ fn many_ranges_are_named_by_the_first() {
 }
 
 #[test]
-fn changes_of_a_peer_without_a_volatile_cache_are_not_kept() {
+fn changes_of_a_peer_without_a_volatile_cache_are_not_recorded() {
     let mut unflushed = Unflushed::new(false);
     write_durably(&mut unflushed, 0..8, 0, false);
     assert!(unflushed.is_empty());

@@ -1,4 +1,5 @@
-//! Faults of a device, for monitoring: their number, the last one, and whether its file was removed.
+//! Faults of a device, for monitoring: their number, the last one, and whether its file was
+//! removed.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;

@@ -150,7 +150,8 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
     }
     for range in &recovery.uncertain {
         tracing::warn!(
-            "volume {:?}: {} bytes at {}: a damaged record of the log leaves their state uncertain\n    \
+            "volume {:?}: {} bytes at {}: a damaged record of the log leaves their state \
+             uncertain\n    \
              help: check the data there",
             range.volume,
             range.len,
