@@ -18,15 +18,12 @@ use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
-use super::{SUCCESS, Status};
+use super::{FAILURE, SUCCESS, Status};
 use crate::config::Config;
 use crate::control::client::Patience;
 use crate::stack::journal::{self, JournalOwner};
 use crate::stack::memory::{CacheNeeds, Needs};
-use crate::stack::{
-    Places, Wishes, check_block_sizes, check_checksums, check_dirty_tracking, error_of_opening,
-    place_of_volume, refuse_all, warning_of_few,
-};
+use crate::stack::{Places, Wishes, error_of_opening, place_of_volume, refuse_all, warning_of_few};
 use crate::state::report_with_help;
 use beside::check_config;
 pub(super) use beside::own_daemon;
@@ -271,24 +268,16 @@ pub(super) fn run(
             }
         },
     };
-    if let Some(config) = &config
-        && let Some(cache) = &config.cache
-    {
-        check_block_sizes(config, cache, &found.block_sizes)?;
-        check_dirty_tracking(config, cache, found.dirty_tracking)?;
-        check_checksums(config, cache, found.checksums)?;
-        let names: Vec<&str> = (config.volumes.iter())
-            .map(|volume| &*volume.name)
-            .collect();
-        // The first volume that needs room is the one that `serve` refuses.
-        let is_new = |name: &str| !found.volumes.iter().any(|known| known.name == name);
-        let mut volumes = config.volumes.iter();
-        let first = volumes.find(|volume| is_new(&volume.name));
-        found.check_room(&names).context(|| match first {
-            Some(volume) => place_of_volume(config, volume),
-            None => config.place(cache.line),
-        })?;
-        refuse_all(refused)?;
+    // A repair has changed the cache. Its report comes before a refusal of the next start.
+    let start = match &config {
+        Some(config) => foresee::check_start(config, &found, refused),
+        None => Ok(()),
+    };
+    let refusal = match repair {
+        true => start.err(),
+        false => start.map(|()| None)?,
+    };
+    if let Some(config) = config.as_ref().filter(|config| config.cache.is_some()) {
         for (number, info) in &backing.devices {
             let volume = &config.volumes[*number];
             let place = || place_of_volume(config, volume);
@@ -331,7 +320,14 @@ pub(super) fn run(
         || found.journal_problem.is_some()
         || !found.spare_damage.is_empty()
         || work.is_some_and(|work| work.is_damaged());
-    Ok(if damaged { DAMAGED } else { SUCCESS })
+    if let Some(error) = &refusal {
+        out::error(&format!("forebay: {}", report_with_help(error)));
+    }
+    Ok(match (damaged, refusal) {
+        (true, _) => DAMAGED,
+        (false, Some(_)) => FAILURE,
+        (false, None) => SUCCESS,
+    })
 }
 
 /// Reports damage, or a missing device, that prevents further inspection.

@@ -7,7 +7,10 @@ use forebay_cache::{Devices, Inspection, VolumeOptions};
 use super::mend::{self, Place};
 use super::open::{Backing, Sized};
 use crate::config::{Config, Volume};
-use crate::stack::{Wishes, foresee_attach, options_of, place_of_volume, refuse_if_older};
+use crate::stack::{
+    Wishes, check_block_sizes, check_checksums, check_dirty_tracking, foresee_attach, options_of,
+    place_of_volume, refuse_all, refuse_if_older,
+};
 use crate::state::CacheId;
 use crate::state::decide::Attach;
 
@@ -122,4 +125,27 @@ pub(super) async fn refusals(
         );
     }
     Ok(refused)
+}
+
+/// Returns the refusal of the next start, if the cache does not fit its configuration, or if the
+/// attach of a volume is refused.
+pub(super) fn check_start(config: &Config, found: &Inspection, refused: Vec<Error>) -> Result<()> {
+    let Some(cache) = &config.cache else {
+        return Ok(());
+    };
+    check_block_sizes(config, cache, &found.block_sizes)?;
+    check_dirty_tracking(config, cache, found.dirty_tracking)?;
+    check_checksums(config, cache, found.checksums)?;
+    let names: Vec<&str> = (config.volumes.iter())
+        .map(|volume| &*volume.name)
+        .collect();
+    // The first volume that needs room is the one that `serve` refuses.
+    let is_new = |name: &str| !found.volumes.iter().any(|known| known.name == name);
+    let mut volumes = config.volumes.iter();
+    let first = volumes.find(|volume| is_new(&volume.name));
+    found.check_room(&names).context(|| match first {
+        Some(volume) => place_of_volume(config, volume),
+        None => config.place(cache.line),
+    })?;
+    refuse_all(refused)
 }
