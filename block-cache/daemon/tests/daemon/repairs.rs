@@ -266,3 +266,25 @@ fn losses_and_changes_of_an_unconfigured_volume_are_recorded_for_clients() {
     place.serve(&["--accept-journal-loss"]).terminate();
     assert_ne!(remembered(&place).0, third, "writes may be lost");
 }
+
+#[test]
+fn a_repair_is_reported_before_the_refusal_of_the_next_start() {
+    let place = Place::new("repair-refused", "wb");
+    let (config, cache) = (place.path("forebay.toml"), place.path("cache"));
+    let daemon = place.serve(&[]);
+    let mut client = place.connect();
+    for round in 0..8 {
+        write_blocks(&mut client, round * 8..round * 8 + 8);
+        assert_eq!(client.flush().expect("an answer"), 0);
+    }
+    daemon.kill();
+    overwrite(&cache, (128 << 10) + 512, &[0x5a; 512]);
+    // The cache has none, so a start is refused.
+    place.edit_config(&[("[cache]\n", "[cache]\nchecksums = true\n")]);
+    let output = place.run(&["check", text(&config), "--repair"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("REPAIRED: "), "{printed}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("checksums"), "{said}");
+}
