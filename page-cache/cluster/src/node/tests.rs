@@ -2,6 +2,9 @@
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::sync::{Mutex, mpsc};
+
+use forebay_pagecache::message::{Access, PageId, Place};
 
 use super::*;
 use crate::pool::Nodes;
@@ -129,6 +132,77 @@ impl Ear {
 
 fn id() -> NodeId {
     NodeId::new(1).expect("a node")
+}
+
+/// A store whose writes wait.
+struct SlowStore {
+    begun: mpsc::Sender<()>,
+    release: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Store for SlowStore {
+    fn read_pages(&self, _: PageId, into: &mut [u8]) -> Result<()> {
+        into.fill(0);
+        Ok(())
+    }
+
+    fn write_pages(&self, _: PageId, _: &[u8]) -> Result<()> {
+        let _ = self.begun.send(());
+        let _ = self.release.lock().expect("no panic").recv();
+        Ok(())
+    }
+
+    fn sync(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_leave_is_recorded_after_the_last_io() {
+    let bed = Bed::new("last-io");
+    let options = Options::new(&bed.pool, id(), PAGES);
+    let page = PageId { inode: 1, index: 0 };
+    let (begun, has_begun) = mpsc::channel();
+    let (release, released) = mpsc::channel();
+    let node = std::thread::spawn(move || {
+        let release = Mutex::new(released);
+        let (inner, _) = join(options, |_, _| Ok(SlowStore { begun, release })).expect("joined");
+        inner.client().write(page, 0, &[1; 512]).expect("written");
+        has_begun.recv().expect("a write-back");
+        drop(inner);
+    });
+    let mut ear = bed.accept();
+    ear.admit();
+    ear.receive(|message| matches!(message, ToDirectory::Lookup { .. }));
+    let (place, access) = (
+        Place {
+            frame: 0,
+            generation: 1,
+        },
+        Access::Write,
+    );
+    ear.say(ToNode::Fill {
+        page,
+        place,
+        access,
+    });
+    ear.receive(|message| matches!(message, ToDirectory::Publish { .. }));
+    ear.say(ToNode::WriteBack { page, place });
+    ear.let_go();
+    let (ended, end) = mpsc::channel();
+    let connection = std::thread::spawn(move || {
+        ear.end();
+        let _ = ended.send(());
+    });
+    // The directory would give the page to others now.
+    let early = end.recv_timeout(Duration::from_millis(300));
+    assert!(early.is_err() && !bed.pool().has_left(NONCE));
+    release.send(()).expect("it waits");
+    end.recv().expect("the end");
+    assert!(bed.pool().has_left(NONCE));
+    for thread in [node, connection] {
+        thread.join().expect("no panic");
+    }
 }
 
 #[test]
