@@ -330,6 +330,25 @@ fn a_host_that_stops_reading_or_writing_delays_no_other() {
 }
 
 #[test]
+fn a_host_that_reads_no_replies_is_not_read_either() {
+    const FLUSH: u8 = 0;
+    let target = Target::start();
+    let host = Association::new(target.address, Identity::to(NQN), Style::default());
+    let mut queue = host.queue(1);
+    // These flushes have one identifier, so most are refused, and none takes memory.
+    let mut capsule = vec![4, 0, 72, 0, 72, 0, 0, 0];
+    capsule.extend(command(FLUSH, 1, words(&[])));
+    let many = capsule.repeat(1000);
+    let patience = Some(Duration::from_secs(2));
+    queue.stream.set_write_timeout(patience).expect("a timeout");
+    let mut write = || std::io::Write::write_all(&mut queue.stream, &many);
+    let is_blocked = (0..2000).any(|_| write().is_err());
+    assert!(is_blocked, "the target has read two million commands");
+    drop(queue);
+    still_up(&target);
+}
+
+#[test]
 fn damaged_conversations_never_break_the_target() {
     let target = Target::start();
     let mut state = 0x1234_5678_9abc_u64;
