@@ -116,8 +116,7 @@ impl Geometry {
     }
 
     const fn granule_shift(&self, class: u8) -> u32 {
-        let block = self.sizes.unit_shift() + class as u32;
-        if block > 18 { block - 6 } else { 12 }
+        granule_shift(self.sizes, class)
     }
 
     pub(crate) const fn granule_bytes(&self, class: u8) -> u64 {
@@ -416,6 +415,16 @@ const fn bits(first: u32, last: u32) -> u64 {
         (1 << last) - 1
     };
     high & !((1 << first) - 1)
+}
+
+const fn granule_shift(sizes: BlockSizes, class: u8) -> u32 {
+    let block = sizes.unit_shift() + class as u32;
+    if block > 18 { block - 6 } else { 12 }
+}
+
+/// Returns the length of a granule in blocks of this class, bytes.
+pub(crate) const fn granule_bytes(sizes: BlockSizes, class: u8) -> u64 {
+    1 << granule_shift(sizes, class)
 }
 
 #[cfg(test)]

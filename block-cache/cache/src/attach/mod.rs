@@ -3,15 +3,14 @@
 pub(crate) mod detach;
 pub(crate) mod identity;
 pub(crate) mod idle;
+mod logical_blocks;
 pub(crate) mod sample;
 pub(crate) mod stale;
 
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{
-    BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Persistence, Result,
-};
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_metadata::order::Site;
 use forebay_metadata::superblock::{MAX_NAME_BYTES, MAX_VOLUMES, VolumeEntry};
@@ -21,7 +20,6 @@ use crate::attach::idle::{no_number, no_room};
 use crate::cache::Cache;
 use crate::commit::queue::Entry;
 use crate::engine::Engine;
-use crate::format::check_whole;
 use crate::geometry::Block;
 use crate::lock::lock_of;
 use crate::options::VolumeOptions;
@@ -112,20 +110,7 @@ impl Cache {
                 ),
             );
         }
-        if u64::from(info.logical_block_bytes) > engine.geometry.granule_bytes(0) {
-            return refuse(
-                ErrorKind::InvalidInput,
-                format!(
-                    "{}: blocks of {} bytes are larger than the cache's granule of {}\n\
-                     help: detach its volumes, and format the cache with larger blocks",
-                    info.name,
-                    info.logical_block_bytes,
-                    engine.geometry.granule_bytes(0)
-                ),
-            );
-        }
-        check_whole(&info)?;
-        engine.check_tearing(&info)?;
+        self.check_logical_blocks(&info)?;
         if engine.volumes.named(name).is_ok() {
             return refuse(
                 ErrorKind::Busy,
@@ -439,24 +424,5 @@ impl Engine {
                 self.geometry.backing_offset(block, 0) + last * granule
             }
         }
-    }
-
-    /// Rule 8: blocks of the volume are overwritten in place on the cache device, which must write
-    /// each of them whole or not at all.
-    fn check_tearing(&self, backing: &DeviceInfo) -> Result<()> {
-        let data = self.devices.data().info();
-        let whole = data.physical_block_bytes.max(data.logical_block_bytes);
-        if backing.logical_block_bytes <= whole || data.persistence == Persistence::Process {
-            return Ok(());
-        }
-        refuse(
-            ErrorKind::InvalidInput,
-            format!(
-                "{}: a power loss could tear its blocks of {} bytes on the cache device {}, which \
-                 is atomic by {whole} bytes\n\
-                 help: use a cache device with physical blocks of {} bytes",
-                backing.name, backing.logical_block_bytes, data.name, backing.logical_block_bytes
-            ),
-        )
     }
 }

@@ -75,6 +75,7 @@ impl PlannedAttach {
     pub(super) async fn check_data(&self) -> Result<()> {
         let opened = self.cache.opened_unless_stopped(&self.stop).await?;
         let info = self.backing.info();
+        opened.cache.check_logical_blocks(&info)?;
         let device = (info.identity, info.size_bytes);
         (opened.cache).check_device(&self.name, device, &self.options)?;
         opened.cache.check_stale(&self.name, &self.options)

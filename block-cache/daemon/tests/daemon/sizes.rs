@@ -121,3 +121,21 @@ fn a_missing_metadata_file_is_to_be_put_back() {
     check_blocks(&mut place.connect(), 0..8);
     daemon.terminate();
 }
+
+#[test]
+fn large_sectors_over_a_cache_device_with_small_ones_are_refused() {
+    let place = Place::new("sectors", "wb");
+    let backing = LoopDevice::new(&place.path("db.img"), &["--sector-size", "4096"]);
+    let cache = LoopDevice::new(&place.path("cache"), &["--sector-size", "512"]);
+    let (Some(backing), Some(cache)) = (backing, cache) else {
+        return;
+    };
+    for (file, device) in [("db.img", &backing), ("cache", &cache)] {
+        let key = |path: &str| format!("path = \"{path}\"");
+        place.edit_config(&[(&key(file), &key(text(&device.0)))]);
+    }
+    both_refuse(
+        &place,
+        &["a power loss could tear its blocks of 4096 bytes"],
+    );
+}

@@ -87,6 +87,12 @@ pub(super) async fn refusals(
     wishes: &Wishes,
 ) -> Result<Vec<Error>> {
     let (planned, mut refused) = attaches(config, backing, Some(found), wishes);
+    let data = devices.data.info();
+    for (number, info) in &backing.devices {
+        let checked = found.check_logical_blocks(&data, info);
+        let place = || place_of_volume(config, &config.volumes[*number]);
+        refused.extend(checked.context(place).err());
+    }
     if let Some(problem) = &found.journal_problem {
         // The opening is refused for it, so that no attach is reached.
         if !refused.is_empty() {
