@@ -195,8 +195,8 @@ fn a_leave_is_recorded_after_the_last_io() {
         let _ = ended.send(());
     });
     // The directory would give the page to others now.
-    let early = end.recv_timeout(Duration::from_millis(300));
-    assert!(early.is_err() && !bed.pool().has_left(NONCE));
+    let ended = end.recv_timeout(Duration::from_millis(300));
+    assert!(ended.is_err() && !bed.pool().has_left(NONCE));
     release.send(()).expect("it waits");
     end.recv().expect("the end");
     assert!(bed.pool().has_left(NONCE));
