@@ -22,7 +22,7 @@ pub fn program() -> &'static Path {
         let test = std::env::current_exe().expect("the test knows its own path");
         let folder = test.ancestors().nth(2).expect("two folders up");
         let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--profile=test", "--package=forebay"])
+            .args(["build", "--quiet", "--profile=test", "--workspace"])
             .arg("--bin=forebay")
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .env("CARGO_TARGET_DIR", folder.parent().expect("target"))

@@ -82,7 +82,8 @@ pub(crate) fn program(root: &Path) -> Result<PathBuf, String> {
         "build",
         "--locked",
         "--profile=test",
-        "--package=forebay",
+        // With the features of the whole workspace, as the tests have them: nothing is built twice.
+        "--workspace",
         "--bin=forebay",
         "--message-format=json-render-diagnostics",
     ]);

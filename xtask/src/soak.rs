@@ -224,7 +224,8 @@ fn script(root: &Path, name: &str) -> Command {
 /// beginnings.
 pub(crate) fn tests(binary: &str, threads: usize, names: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["test", "--quiet", "--locked", "--package=forebay-tests"]);
+    // With the features of the whole workspace, so that nothing is built twice.
+    command.args(["test", "--quiet", "--locked", "--workspace"]);
     command.args(["--test", binary, "--", "--nocapture"]);
     command.arg(format!("--test-threads={threads}"));
     command.args(names);
