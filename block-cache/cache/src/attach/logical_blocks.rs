@@ -35,9 +35,8 @@ pub(crate) fn check_logical_blocks(
         return Ok(());
     }
     let what = format!(
-        "{name}: a power loss could tear its blocks of {bytes} bytes on the cache device {}, which \
-         is atomic by {whole} bytes\n\
-         help: use a cache device with physical blocks of {bytes} bytes",
+        "{name}: a power loss could tear its blocks of {bytes} bytes in the cache\n\
+         help: use a cache device with physical blocks of {bytes} bytes: {} has {whole}",
         data.name
     );
     Err(Error::new(ErrorKind::InvalidInput, what))

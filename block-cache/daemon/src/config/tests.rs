@@ -320,7 +320,7 @@ fn a_cache_in_memory_holds_no_only_copy() {
     let accepted = memory.replace("\"64M\"", "\"64M\"\nvolatile = true");
     let config = parse(&accepted).expect("volatile says that it is meant");
     assert_eq!(config.memory_cache(), Some(true));
-    assert!(config.warnings[0].contains("goes with the process"));
+    assert!(config.warnings[0].contains("is lost when the daemon ends"));
     let through = parse(&memory.replace("\"wb\"", "\"wt\"")).expect("wt keeps no dirty data");
     assert_eq!(through.memory_cache(), Some(false));
 }

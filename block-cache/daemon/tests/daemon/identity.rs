@@ -296,7 +296,7 @@ fn a_disk_without_a_name_is_warned_of_and_known_by_its_place() {
     };
     // Another disk may have its number after the next boot.
     let_name(&place, &one.0, "");
-    both_refuse(&place, &["tells backing device", "identity = \"path\""]);
+    both_refuse(&place, &["has no identity", "identity = \"path\""]);
     let vouched = "\nidentity = \"path\"";
     leave_dirty(&place, &one.0, vouched);
     assert!(place.log().contains("WARN") && place.log().contains("no serial number"));
@@ -307,7 +307,7 @@ fn a_disk_without_a_name_is_warned_of_and_known_by_its_place() {
     let_name(&place, &other.0, vouched);
     both_refuse(&place, &["another backing device", "--adopt db"]);
     let_name(&place, &one.0, "");
-    both_refuse(&place, &["tells backing device", "identity = \"path\""]);
+    both_refuse(&place, &["has no identity", "identity = \"path\""]);
     let_name(&place, &one.0, vouched);
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 0..8);

@@ -220,7 +220,7 @@ fn a_volume_is_forgotten_by_a_daemon_and_without_one() {
     assert!(done.contains("16384 bytes at 0"), "{done}");
     let unknown = place.refused(&["forget", "c", text(&config)]);
     assert!(
-        unknown.contains("does not know volume") && unknown.contains("it knows d"),
+        unknown.contains("does not know volume") && unknown.contains("name one of its volumes: d"),
         "{unknown}"
     );
     assert!(

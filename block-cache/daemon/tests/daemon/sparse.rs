@@ -180,7 +180,7 @@ fn check_prints_one_json_document_whatever_it_finds() {
         warnings[0]
             .as_str()
             .expect("text")
-            .contains("goes with the process"),
+            .contains("is lost when the daemon ends"),
         "{found}"
     );
     configure(

@@ -162,12 +162,14 @@ fn a_leave_is_recorded_after_the_last_io() {
     let bed = Bed::new("last-io");
     let options = Options::new(&bed.pool, id(), PAGES);
     let page = PageId { inode: 1, index: 0 };
+    let (write, has_written) = mpsc::channel();
     let (begun, has_begun) = mpsc::channel();
     let (release, released) = mpsc::channel();
     let node = std::thread::spawn(move || {
         let release = Mutex::new(released);
         let (inner, _) = join(options, |_, _| Ok(SlowStore { begun, release })).expect("joined");
         inner.client().write(page, 0, &[1; 512]).expect("written");
+        write.send(()).expect("it waits");
         has_begun.recv().expect("a write-back");
         drop(inner);
     });
@@ -186,7 +188,7 @@ fn a_leave_is_recorded_after_the_last_io() {
         place,
         access,
     });
-    ear.receive(|message| matches!(message, ToDirectory::Publish { .. }));
+    has_written.recv().expect("a write");
     ear.say(ToNode::WriteBack { page, place });
     ear.let_go();
     let (ended, end) = mpsc::channel();
