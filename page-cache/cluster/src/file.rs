@@ -48,8 +48,10 @@ pub struct File {
     is_named: AtomicBool,
     /// Number of writes through this file.
     writes: AtomicU64,
-    /// Number of writes that the last good [`File::prepare_close`] has written back.
+    /// Number of writes that a good [`File::prepare_close`] has written back.
     closed_writes: AtomicU64,
+    /// Number of writes that a [`File::prepare_close`] has tried to write back.
+    tried_writes: AtomicU64,
 }
 
 impl Node {
@@ -93,6 +95,7 @@ impl File {
             is_named: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             closed_writes: AtomicU64::new(0),
+            tried_writes: AtomicU64::new(0),
         })
     }
 
@@ -324,9 +327,10 @@ impl File {
     /// # Errors
     /// As for [`File::fsync`].
     pub fn prepare_close(&self) -> Result<()> {
-        let Some(writes) = self.writes_to_close() else {
+        let Some(writes) = self.writes_since(&self.closed_writes) else {
             return self.publish();
         };
+        self.tried_writes.fetch_max(writes, Ordering::AcqRel);
         // Each close of a duplicate waits, and gets the error, until one succeeds.
         self.node
             .client()
@@ -335,10 +339,10 @@ impl File {
         Ok(())
     }
 
-    /// Returns the number of writes, if a close must write some of them back.
-    fn writes_to_close(&self) -> Option<u64> {
+    /// Returns the number of writes, if closes write back and there are more than `closed`.
+    fn writes_since(&self, closed: &AtomicU64) -> Option<u64> {
         let writes = self.writes.load(Ordering::Acquire);
-        let is_new = writes != self.closed_writes.load(Ordering::Acquire);
+        let is_new = writes != closed.load(Ordering::Acquire);
         (self.node.write_back == WriteBack::Close && is_new).then_some(writes)
     }
 
@@ -425,7 +429,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        if self.writes_to_close().is_some() {
+        if self.writes_since(&self.tried_writes).is_some() {
             // An error stays for the next flush to report.
             let _ = self.node.client().write_back(self.inode);
         }

@@ -445,31 +445,3 @@ fn a_close_without_a_checkpoint_loses_nothing_and_is_no_failure() {
         assert_eq!(read(&look, 0, 4096).await.unwrap(), [1; 4096]);
     });
 }
-
-#[test]
-fn data_that_garbage_collection_copies_is_never_called_lost() {
-    const K: u64 = 1024;
-    run(async {
-        let store = Rc::new(Bad::default());
-        let limits = Limits {
-            batch_sectors: 64,
-            slack_bytes: 0,
-            small_bytes: 0,
-            ..Limits::default()
-        };
-        let options = sized(64 * MIB);
-        let volume = open_limited(&store, options, limits).await.unwrap();
-        for (len, seed) in [(32 * K, 0), (16 * K, 100)] {
-            for number in 0..64 {
-                let data = noise(len, seed + number);
-                volume.write(number * 32 * K, data).await.unwrap();
-            }
-            volume.flush().await.unwrap();
-        }
-        // Half of each object is garbage now, and copies of the other half wait for the store.
-        store.refuses.set(Some("log/"));
-        rt::sleep(Duration::from_secs(1)).await;
-        let report = volume.close().await.unwrap_err().report();
-        assert!(report.contains("the store has all data"), "{report}");
-    });
-}
