@@ -177,8 +177,10 @@ mod tests {
         let note = format!("10.0.0.1:0/7 {this}");
         let host = host_in(&owner, Some(&note)).expect("its note");
         assert_eq!(host.1, std::process::id().to_string());
-        let mut child = std::process::Command::new("true").spawn().expect("starts");
+        let mut sleep = std::process::Command::new("sleep");
+        let mut child = sleep.arg("60").spawn().expect("starts");
         let of_child = Process::open(child.id()).map(|child| child.started());
+        child.kill().expect("it lives");
         child.wait().expect("it ended");
         let place = place().expect("it is known");
         let start = of_child.expect("it was there");

@@ -1,7 +1,7 @@
 //! Finds the refusals of attaches before a start. They depend on the state directory, on the
 //! backing devices, and on data in the cache that is older than writes without it.
 
-use forebay_block::{Context as _, Error, Result};
+use forebay_block::{Context as _, DeviceInfo, Error, Result};
 use forebay_cache::{Devices, Inspection, VolumeOptions};
 
 use super::mend::{self, Place};
@@ -89,8 +89,14 @@ pub(super) async fn refusals(
     let (planned, mut refused) = attaches(config, backing, Some(found), wishes);
     let data = devices.data.info();
     for (number, info) in &backing.devices {
-        let checked = found.check_logical_blocks(&data, info);
-        let place = || place_of_volume(config, &config.volumes[*number]);
+        let volume = &config.volumes[*number];
+        // The device has this name in a start.
+        let info = DeviceInfo {
+            name: volume.backing.clone(),
+            ..info.clone()
+        };
+        let checked = found.check_logical_blocks(&data, &info);
+        let place = || place_of_volume(config, volume);
         refused.extend(checked.context(place).err());
     }
     if let Some(problem) = &found.journal_problem {
