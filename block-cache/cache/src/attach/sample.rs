@@ -169,8 +169,8 @@ impl Engine {
         Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "volume {name:?}: {device} differs at byte {at} from a clean copy: the device or the \
-                 cache has changed\n\
+                "volume {name:?}: {device} differs at byte {at} from a clean copy: the device or \
+                 the cache has changed\n\
                  help: restore the device that the volume had, as it was. Or start with --adopt \
                  {name}: clean copies are dropped, and {dirty} bytes of dirty data are written to \
                  this device. Or start with --without-cache {name} to inspect the device: the \
