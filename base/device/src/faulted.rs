@@ -6,8 +6,8 @@ use forebay_block::{BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Er
 use forebay_io::file::Faults;
 use forebay_io::rt;
 
-/// A device that counts the failures of its inner device. Each request costs a task, which is
-/// little beside the round trip of a remote device.
+/// A device that counts the failures of its inner device. Each request costs a task: a small cost
+/// compared with the round trip of a remote device.
 pub struct Faulted {
     inner: Rc<dyn BlockDevice>,
     faults: Rc<Faults>,

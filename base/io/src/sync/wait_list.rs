@@ -41,7 +41,7 @@ impl WaitList {
                 return Poll::Ready(());
             }
             let mut wakers = self.wakers.borrow_mut();
-            // A task that gives up its wait, and waits anew, needs no second waker.
+            // A task that abandons a wait and starts another needs no second waker.
             if !wakers.last().is_some_and(|last| last.will_wake(cx.waker())) {
                 wakers.push(cx.waker().clone());
             }

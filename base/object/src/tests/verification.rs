@@ -68,6 +68,7 @@ fn objects_that_only_snapshots_need_are_verified() {
         volume.close().await.unwrap();
         let intact = open(&store, look()).await.unwrap().verify().await.unwrap();
         assert_eq!((intact.objects, intact.damage.len()), (2, 0), "{intact:?}");
+        let mut removed = 0;
         for listed in store.list("log/").await.unwrap() {
             if listed.bytes < MIB {
                 continue;
@@ -77,7 +78,9 @@ fn objects_that_only_snapshots_need_are_verified() {
             let result = open(&store, look()).await.unwrap().verify().await.unwrap();
             assert_eq!((result.objects, result.damage.len()), (1, 1), "{result:?}");
             store.set(&listed.name, content);
+            removed += 1;
         }
+        assert_eq!(removed, 2, "one object per write");
     });
 }
 

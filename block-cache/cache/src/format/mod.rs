@@ -256,7 +256,7 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
             format!(
                 "{}: blocks of {} bytes, and {} when the cache was formatted: a torn write could \
                  destroy other records\n\
-                 help: copy the cache to a device with smaller blocks, or format it anew, which \
+                 help: copy the cache to a device with smaller blocks, or format it, which \
                  discards it",
                 info.name,
                 unit_of(metadata.as_ref()),

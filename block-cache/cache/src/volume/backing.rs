@@ -427,6 +427,7 @@ impl Backing {
         }
     }
 }
+
 /// Joins the two ranges with the smallest gap between them, and the gap.
 fn join_nearest(ranges: &mut Vec<Range<u64>>) {
     ranges.sort_unstable_by_key(|range| range.start);
