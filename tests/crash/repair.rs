@@ -22,8 +22,12 @@ const GIVEN_UP: u64 = 4_294_967_308;
 /// Seed of a repair after a kill. The sound copy of a superblock is in the device's cache only.
 const UNFLUSHED_COPY: u64 = 6_562_937_299;
 
+/// Seed of a repair after a kill with an unflushed batch. Power loss takes the batch, and with it
+/// the proof that the rotten batch before it was ever durable.
+const UNFLUSHED_BATCH: u64 = 2_894_230_187_315;
+
 const LIVES: Lives = Lives {
-    pinned: &[SUPERBLOCK_STEP, GIVEN_UP, UNFLUSHED_COPY],
+    pinned: &[SUPERBLOCK_STEP, GIVEN_UP, UNFLUSHED_COPY, UNFLUSHED_BATCH],
     gate: 24,
     whole: 100,
     share: 50,

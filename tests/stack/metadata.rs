@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_block::{BlockDevice, Buf, Persistence, Result};
 use forebay_device::pmem::PmemDevice;
 use forebay_io::pmem::Pmem;
-use forebay_io::sim::{Rng, SimDisk, SimPmem};
+use forebay_io::sim::{Rng, SimDisk, SimPmem, Survival};
 use forebay_testkit::stack::Process;
 
 /// Place of the metadata.
@@ -146,6 +146,20 @@ impl Medium {
             Self::Memory(memory) => {
                 let buf = Buf::zeroed(len);
                 memory.read(offset, &buf).expect("nothing is spoiled");
+                buf.to_vec()
+            }
+        }
+    }
+
+    /// Returns the bytes that a reader would get after a power loss that takes every unflushed
+    /// write.
+    pub(super) fn peek_durable(&self, offset: u64, len: usize) -> Vec<u8> {
+        match self {
+            Self::Disk(disk) => disk.peek_durable(offset, len),
+            Self::Memory(memory) => {
+                let buf = Buf::zeroed(len);
+                let durable = memory.crash(Survival::None);
+                durable.read(offset, &buf).expect("nothing is spoiled");
                 buf.to_vec()
             }
         }

@@ -228,21 +228,32 @@ impl Survey<'_> {
     }
 
     fn record(&self, lsn: u64) -> Option<Body> {
-        let bytes = self.metadata.peek(self.at(lsn), RECORD_BYTES);
-        let bytes: &[u8; RECORD_BYTES] = bytes.as_slice().try_into().expect("a record");
+        self.decode(lsn, &self.metadata.peek(self.at(lsn), RECORD_BYTES))
+    }
+
+    /// Whether a power loss that takes every unflushed write leaves a record.
+    fn is_durable(&self, lsn: u64) -> bool {
+        let bytes = self.metadata.peek_durable(self.at(lsn), RECORD_BYTES);
+        self.decode(lsn, &bytes).is_some()
+    }
+
+    fn decode(&self, lsn: u64, bytes: &[u8]) -> Option<Body> {
+        let bytes: &[u8; RECORD_BYTES] = bytes.try_into().expect("a record");
         let (position, body) = decode(bytes, self.superblock.seed())?;
         (position.lsn == lsn).then_some(body)
     }
 
     /// Lets one record of a valid unit of the log rot, or all of them. It skips the part of the
     /// last batch that nothing else proves durable: damage there looks like a batch that was never
-    /// written.
+    /// written. It lets nothing rot while all of the last batch is unflushed, as after a kill:
+    /// power loss would make the batch before it the last one.
     fn rot_log(&self, rng: &Rng) -> Damage {
         let unit = self.superblock.log.unit_records();
         let (tail, batch) = (self.replayed.tail, self.replayed.last_batch);
         let end = batch.max(self.superblock.log_reached(None));
         let first = tail - tail % unit;
-        if end <= tail {
+        let is_proved = (batch..self.replayed.next).any(|lsn| self.is_durable(lsn));
+        if end <= tail || !is_proved {
             return Damage::default();
         }
         let first = first + rng.below((end - first) / unit) * unit;

@@ -241,6 +241,15 @@ impl SimDisk {
         buf.to_vec()
     }
 
+    /// Copies the content that a reader would see after a power loss that takes every unflushed
+    /// write.
+    #[must_use]
+    pub fn peek_durable(&self, offset: u64, len: usize) -> Vec<u8> {
+        let buf = forebay_block::Buf::scratch(len);
+        self.inner.media.borrow().read_durable(offset, &buf);
+        buf.to_vec()
+    }
+
     pub(super) fn media(&self) -> &RefCell<Media> {
         &self.inner.media
     }

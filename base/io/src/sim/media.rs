@@ -89,6 +89,11 @@ impl Media {
         self.live.read_to_buf(offset, buf);
     }
 
+    /// Reads the content that power loss cannot take.
+    pub(super) fn read_durable(&self, offset: u64, buf: &Buf) {
+        self.durable.read_to_buf(offset, buf);
+    }
+
     /// A write arrives; nothing of it has taken effect.
     pub(super) fn submit_write(&mut self, id: u64, offset: u64, len: u64, fua: bool, data: Data) {
         let blocks = (len / self.block_bytes as u64) as usize;
