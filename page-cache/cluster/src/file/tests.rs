@@ -1,4 +1,5 @@
 mod cold;
+mod links;
 mod relaxed;
 
 use std::path::{Path, PathBuf};
