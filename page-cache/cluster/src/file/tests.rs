@@ -1,4 +1,5 @@
 mod cold;
+mod cuts;
 mod links;
 mod relaxed;
 
