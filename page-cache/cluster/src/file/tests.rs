@@ -1,5 +1,6 @@
 mod cold;
 mod cuts;
+mod leave;
 mod links;
 mod relaxed;
 
