@@ -251,8 +251,9 @@ impl Reclaimer {
         durable
     }
 
-    /// Returns whether a block can be evicted. It must not be in use. If it is dirty, its volume
-    /// must be attached, to write it back.
+    /// Returns whether a block can be evicted. It must not be in use. If it is dirty, its backing
+    /// device must take its data. The reclaimer requests write-back of some blocks of a device that
+    /// takes none, so that the cleaner notices when it does.
     fn classify_victim(&self, block: Candidate) -> Evictability {
         let Candidate {
             region,
@@ -261,10 +262,13 @@ impl Reclaimer {
             flags,
         } = block;
         if dirty {
-            let attached = self.volumes.contains(region.volume());
-            return match attached && !self.locks.is_exclusive(region, granules) {
-                true => Evictability::Later,
-                false => Evictability::Never,
+            let Some(volume) = self.volumes.get(region.volume()) else {
+                return Evictability::Blocked;
+            };
+            return match &volume.cleaner {
+                cleaner if cleaner.is_blocked() && cleaner.is_wanted() => Evictability::Blocked,
+                _ if self.locks.is_exclusive(region, granules) => Evictability::Never,
+                _ => Evictability::Later,
             };
         }
         match !flags.has(CLEANING) && self.locks.admits(region, granules, true) {
@@ -295,7 +299,8 @@ impl Reclaimer {
         }
         let victims = picked.leaving;
         if victims.is_empty() {
-            // Many blocks may stay, such as those of a volume whose backing device is away.
+            // Many blocks may stay, such as those of a volume whose backing device is away. The
+            // next search meets others.
             self.retry.set(RETRY.max((rt::now() - began) * RETRY_RATIO));
             self.signals.set_stuck();
             return;

@@ -55,9 +55,9 @@ impl Cleaner {
                 }
                 continue;
             };
-            cleaner.count_turn();
+            cleaner.begin_turn();
             let failed = self.clean_batch(&slots, turn.width).await.is_err();
-            cleaner.count_turn();
+            cleaner.end_turn(failed);
             if failed {
                 cleaner.clear_wanted();
             }

@@ -11,7 +11,7 @@ use super::table::{BlockId, BlockTable, GroupId};
 /// Blocks inspected for each victim that is wanted. Some are in use, or dirty.
 const LOOK_AT: u32 = 16;
 /// Groups that a batch passes over because a block keeps them. Looking at so many takes about a
-/// millisecond, and a volume that is not attached may have left dirty blocks in any number.
+/// millisecond.
 const PASS_OVER: u32 = 4096;
 
 /// Whether a block can be evicted.
@@ -21,8 +21,11 @@ pub enum Evictability {
     Now,
     /// It is dirty, and will be written back on request.
     Later,
-    /// Not in its present state: it is in use, or its dirty data cannot be written back.
+    /// Not in its present state: it is in use.
     Never,
+    /// It is dirty, and its backing device takes no data now. The search makes it the most recent
+    /// block, so that later searches meet other blocks.
+    Blocked,
 }
 
 /// Result of [`VictimSelector::pick`].
@@ -112,9 +115,9 @@ impl VictimSelector {
     }
 
     /// Names victims, coldest first as [`TwoLevel::victim`] would: a batch for the requested
-    /// classes that are short of room. `look` says whether a block can be evicted. A group with a
-    /// block that never can is left alone: it would not become free, and its warm blocks would be
-    /// lost for nothing.
+    /// classes that are short of room. `look` says whether a block can be evicted. The search skips
+    /// a group with a block that is in use or blocked: the group would not become free, and its
+    /// warm blocks would be lost for nothing.
     pub fn pick(
         &mut self,
         rule: &impl TwoLevel,
@@ -179,6 +182,10 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'
                 return 0;
             }
             Evictability::Never => return 0,
+            Evictability::Blocked => {
+                self.postpone(id);
+                return 0;
+            }
         }
         self.groups.pass(self.table, id);
         self.table.leave(id);
@@ -190,15 +197,33 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'
         1 << self.table.class(id)
     }
 
+    /// Makes a blocked block the most recent one.
+    fn postpone(&mut self, id: BlockId) {
+        self.walk.pass(self.table, id);
+        self.groups.pass(self.table, id);
+        self.table.touch(id);
+    }
+
     /// Takes the next group of which all can go; returns the units of those blocks that do now.
     fn take_group(&mut self) -> Option<u32> {
         while self.passed_over < PASS_OVER {
             let group = self.groups.next(self.table)?;
             let blocks: Vec<BlockId> = self.table.blocks_of(group).collect();
-            let (table, look) = (&*self.table, &self.look);
-            let stays =
-                |id: &BlockId| !table.is_leaving(*id) && look(table, *id) == Evictability::Never;
-            if !blocks.iter().any(stays) {
+            let mut is_kept = false;
+            for id in &blocks {
+                if self.table.is_leaving(*id) {
+                    continue;
+                }
+                match (self.look)(self.table, *id) {
+                    Evictability::Now | Evictability::Later => {}
+                    Evictability::Never => is_kept = true,
+                    Evictability::Blocked => {
+                        is_kept = true;
+                        self.postpone(*id);
+                    }
+                }
+            }
+            if !is_kept {
                 return Some(blocks.iter().map(|id| self.take(*id)).sum());
             }
             self.passed_over += 1;
@@ -352,6 +377,45 @@ mod tests {
         let picked = ahead.pick(&TwoSegments, &mut table, look);
         assert!(picked.dirty.starts_with(&[3]), "{picked:?}");
         assert_eq!(picked.leaving[..7], [0, 1, 2, 4, 5, 6, 7]);
+    }
+
+    /// Returns the number of searches until the first victim, if the first 56 of 64 groups hold
+    /// `kept` blocks. Gives up after ten searches.
+    fn searches_behind(kept: Evictability, sizes: &[u64], class: u8) -> Option<usize> {
+        let sizes = BlockSizes::new(sizes).expect("right");
+        let region = sizes.region_units();
+        let mut table = BlockTable::with_units(sizes, 64 * 64 * region);
+        for unit in 0..u64::from(table.units()) {
+            let span = Span {
+                first: (unit % u64::from(region)) as u8,
+                class: 0,
+            };
+            (table.allocate(0, unit / u64::from(region), span)).expect("there is room");
+        }
+        let limit = table.units() / 64 * 56;
+        let mut ahead = VictimSelector::new(sizes, table.units());
+        (1..=10).find(|_| {
+            ahead.ask(class);
+            let look = |_: &BlockTable, id: BlockId| match id < limit {
+                true => kept,
+                false => Evictability::Now,
+            };
+            !(ahead.pick(&TwoSegments, &mut table, look).leaving).is_empty()
+        })
+    }
+
+    /// One eighth of the cache is met by a search, and seven eighths are blocked.
+    #[test]
+    fn a_search_continues_behind_blocked_blocks() {
+        let found = searches_behind(Evictability::Blocked, &[4 * K], 0);
+        assert!(found.is_some_and(|nth| nth > 1), "{found:?}");
+        assert_eq!(searches_behind(Evictability::Never, &[4 * K], 0), None);
+    }
+
+    #[test]
+    fn a_search_for_groups_continues_behind_blocked_blocks() {
+        let sizes = [4 * K, 8 * K];
+        assert!(searches_behind(Evictability::Blocked, &sizes, 1).is_some());
     }
 
     /// If no group can go, room for a size comes from its own blocks, however warm they are.
