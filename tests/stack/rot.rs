@@ -245,8 +245,8 @@ impl Survey<'_> {
 
     /// Lets one record of a valid unit of the log rot, or all of them. It skips the part of the
     /// last batch that nothing else proves durable: damage there looks like a batch that was never
-    /// written. It lets nothing rot while all of the last batch is unflushed, as after a kill:
-    /// power loss would make the batch before it the last one.
+    /// written. It lets nothing rot while all of the last batch is unflushed, as after a kill.
+    /// Power loss would make the batch before it the last one.
     fn rot_log(&self, rng: &Rng) -> Damage {
         let unit = self.superblock.log.unit_records();
         let (tail, batch) = (self.replayed.tail, self.replayed.last_batch);

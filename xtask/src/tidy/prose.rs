@@ -23,7 +23,7 @@ use super::{Finding, Source};
 const RULE: &str = "prose";
 
 const COLUMNS: usize = 100;
-const SENTENCE_WORDS: usize = 30;
+const SENTENCE_WORDS: usize = 25;
 const CELL_CHARACTERS: usize = 200;
 
 /// Pages outside of the book's folders.

@@ -116,7 +116,7 @@ impl VictimSelector {
 
     /// Names victims, coldest first as [`TwoLevel::victim`] would: a batch for the requested
     /// classes that are short of room. `look` says whether a block can be evicted. The search skips
-    /// a group with a block that is in use or blocked: the group would not become free, and its
+    /// a group with a block that is in use or blocked. The group would not become free, and its
     /// warm blocks would be lost for nothing.
     pub fn pick(
         &mut self,
@@ -209,21 +209,21 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'
         while self.passed_over < PASS_OVER {
             let group = self.groups.next(self.table)?;
             let blocks: Vec<BlockId> = self.table.blocks_of(group).collect();
-            let mut is_kept = false;
+            let mut stays = false;
             for id in &blocks {
                 if self.table.is_leaving(*id) {
                     continue;
                 }
                 match (self.look)(self.table, *id) {
                     Evictability::Now | Evictability::Later => {}
-                    Evictability::Never => is_kept = true,
+                    Evictability::Never => stays = true,
                     Evictability::Blocked => {
-                        is_kept = true;
+                        stays = true;
                         self.postpone(*id);
                     }
                 }
             }
-            if !is_kept {
+            if !stays {
                 return Some(blocks.iter().map(|id| self.take(*id)).sum());
             }
             self.passed_over += 1;
@@ -380,8 +380,8 @@ mod tests {
     }
 
     /// Returns the number of searches until the first victim, if the first 56 of 64 groups hold
-    /// `kept` blocks. Gives up after ten searches.
-    fn searches_behind(kept: Evictability, sizes: &[u64], class: u8) -> Option<usize> {
+    /// blocks of `evictability`. Gives up after ten searches.
+    fn searches_behind(evictability: Evictability, sizes: &[u64], class: u8) -> Option<usize> {
         let sizes = BlockSizes::new(sizes).expect("right");
         let region = sizes.region_units();
         let mut table = BlockTable::with_units(sizes, 64 * 64 * region);
@@ -397,7 +397,7 @@ mod tests {
         (1..=10).find(|_| {
             ahead.ask(class);
             let look = |_: &BlockTable, id: BlockId| match id < limit {
-                true => kept,
+                true => evictability,
                 false => Evictability::Now,
             };
             !(ahead.pick(&TwoSegments, &mut table, look).leaving).is_empty()
