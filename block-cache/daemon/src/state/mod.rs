@@ -20,7 +20,6 @@
 //!
 //! Module [`decide`] has the decisions at an attach, and their reasons.
 
-mod abandoned;
 pub mod decide;
 mod digits;
 mod dirty;
@@ -30,6 +29,7 @@ mod errors;
 mod files;
 mod logged;
 pub mod opening;
+mod range_list;
 mod ranges;
 mod refusals;
 mod removal;
@@ -413,8 +413,24 @@ impl StateDirectory {
         ranges: &[std::ops::Range<u64>],
     ) -> Result<PathBuf> {
         let path = self.path.join(format!("{volume}.abandoned"));
-        abandoned::note(&path, volume, epoch, ranges)?;
+        let whose = format!("volume {volume:?}, epoch {epoch}");
+        range_list::append(&path, &whose, "dirty data abandoned", ranges)?;
         Ok(path)
+    }
+
+    /// Records durably the ranges of a volume that an opening of its cache found lost, and their
+    /// `fate`.
+    ///
+    /// # Errors
+    /// The error of the operating system. The caller must not let the cache forget the losses then.
+    pub fn note_lost(
+        &self,
+        volume: &str,
+        fate: &str,
+        ranges: &[std::ops::Range<u64>],
+    ) -> Result<()> {
+        let path = self.path.join(format!("{volume}.lost"));
+        range_list::append(&path, &format!("volume {volume:?}"), fate, ranges)
     }
 
     /// Returns the reason why a volume may lack writes that it acknowledged to users of its block

@@ -71,6 +71,9 @@ fn no_record_of_another_kind_is_waited_for() {
                 .note_abandoned("db", 1, std::slice::from_ref(&(0..9)))
                 .map(drop)
         }),
+        ("db.lost", &|| {
+            state.note_lost("db", "lost", std::slice::from_ref(&(0..9)))
+        }),
         (&cache, &|| {
             StateDirectory::opening_in(&scratch.0, &uuid).map(drop)
         }),
