@@ -1,7 +1,6 @@
 //! `cargo xtask study`: what the papers claim, measured or simulated.
 
 mod applications;
-mod beside_paper;
 mod caiti;
 mod check;
 mod claims;
@@ -9,6 +8,7 @@ mod dpc;
 mod jobs;
 mod mapperx;
 mod opencas;
+mod paper_figures;
 mod sections;
 mod simulation;
 mod table;
