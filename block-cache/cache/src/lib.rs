@@ -37,7 +37,7 @@
 //!   `mode.rs` `read_rule`, `split.rs` `lock_blocks`, `read/fill.rs` `fill`, `evict.rs` `allocate`,
 //!   `slots/mod.rs` `write`, `commit/queue.rs` `queue_later`.
 //! - **Eviction**: `evict.rs` `reclaim_round`, `map/mod.rs` `pick`, `lock/mod.rs` `take`,
-//!   `commit/queue.rs` `kill_slot`, `commit/round.rs` `round`, `commit/batch.rs` `log_kills`,
+//!   `commit/queue.rs` `kill_block`, `commit/round.rs` `round`, `commit/batch.rs` `log_kills`,
 //!   `slots/mod.rs` `forget`.
 //! - **Recovery**: `cache.rs` `open`, `recover/mod.rs` `recover`, `media/missing.rs` `find`,
 //!   `map/restore.rs` `restore`, `recover/rebuild.rs` `finish`, `engine.rs` `wire`,

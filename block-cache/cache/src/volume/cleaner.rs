@@ -144,8 +144,8 @@ impl VolumeCleaner {
     }
 
     /// Takes blocks over that the reclaimer wants clean.
-    pub(crate) fn want(&self, slots: &[BlockId]) {
-        self.wanted.borrow_mut().extend(slots);
+    pub(crate) fn want(&self, blocks: &[BlockId]) {
+        self.wanted.borrow_mut().extend(blocks);
         self.is_wanted.set(true);
         self.asked.wake_all();
     }

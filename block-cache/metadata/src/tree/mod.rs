@@ -40,7 +40,7 @@ pub use adjust::{Adjust, Nodes, Totals};
 pub use bits::Bits;
 pub use load::{LoadReport, Loaded, format, load, look};
 pub use priced::Priced;
-pub use sector::{Plane, TreePlace};
+pub use sector::{Plane, TreeExtent};
 pub use shape::{DEFAULT_DEGREE, DEFAULT_LEVELS, Shape};
 pub use summary::Round;
 pub use writer::TreeWriter;

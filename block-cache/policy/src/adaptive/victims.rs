@@ -2,11 +2,11 @@
 //! reused. So victims are named before their room is needed, a batch at a time (replacement on two
 //! levels: see `replace`).
 
-use super::list::NONE;
+use super::ids::BlockId;
 use super::recency::Walk;
 use super::replace::{GroupOrder, TwoLevel};
 use super::sizes::BlockSizes;
-use super::table::{BlockId, BlockTable, GroupId};
+use super::table::{BlockTable, GroupId};
 
 /// Blocks inspected for each victim that is wanted. Some are in use, or dirty.
 const LOOK_AT: u32 = 16;
@@ -240,14 +240,14 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'
             let Some((coldest, same)) = self.walk.peek(self.table, class) else {
                 return;
             };
-            let fits =
-                same != NONE && (one_size || self.rule.is_as_cold(self.table, same, coldest));
+            let fits = same != BlockId::NONE
+                && (one_size || self.rule.is_as_cold(self.table, same, coldest));
             let group = if fits { None } else { self.take_group() };
             found += match (group, self.walk.next_of(class)) {
                 (Some(units), _) => units,
                 (None, _) if fits => self.take(same),
                 // No group is left that could go; of the size there may be blocks that are warmer.
-                (None, NONE) => return,
+                (None, BlockId::NONE) => return,
                 (None, warmer) => self.take(warmer),
             };
         }
@@ -311,7 +311,7 @@ mod tests {
         let victims = victims.leaving;
         // Two groups' worth of blocks, in order, which are the two coldest groups; no third is
         // needed.
-        assert_eq!(victims, (0..16).collect::<Vec<_>>());
+        assert_eq!(victims, BlockId::range(0..16).collect::<Vec<_>>());
         for id in victims {
             table.remove(id);
         }
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn blocks_that_cannot_be_evicted_stay_and_the_next_ones_are_picked() {
         let (mut table, mut ahead) = full(0);
-        let look = |_: &BlockTable, id: BlockId| match id % 2 {
+        let look = |_: &BlockTable, id: BlockId| match id.get() % 2 {
             1 => Evictability::Now,
             _ => Evictability::Later,
         };
@@ -340,13 +340,16 @@ mod tests {
             leaving: victims,
             dirty,
         } = ahead.pick(&TwoSegments, &mut table, look);
-        assert!(!dirty.is_empty() && dirty.iter().all(|id| id % 2 == 0));
+        assert!(!dirty.is_empty() && dirty.iter().all(|id| id.get() % 2 == 0));
         assert!(victims.len() >= 16 && victims.iter().all(|id| table.is_leaving(*id)));
-        assert_eq!(table.coldest(Segment::Probation), Some(0));
+        assert_eq!(table.coldest(Segment::Probation), Some(BlockId::new(0)));
         for id in victims {
             table.stay(id);
         }
-        assert_eq!(table.coldest_of(Segment::Probation, 0), Some(0));
+        assert_eq!(
+            table.coldest_of(Segment::Probation, 0),
+            Some(BlockId::new(0))
+        );
         assert!(table.blocks().all(|id| !table.is_leaving(id)));
     }
 
@@ -354,29 +357,31 @@ mod tests {
     fn a_group_that_a_block_keeps_loses_nothing() {
         let (mut table, mut ahead) = full(3);
         // Of each group but the last, one block cannot go.
-        let look = |table: &BlockTable, id: BlockId| match id % 8 == 3 && table.group_of(id) != 63 {
-            true => Evictability::Never,
-            false => Evictability::Now,
-        };
+        let look =
+            |table: &BlockTable, id: BlockId| match id.get() % 8 == 3 && table.group_of(id) != 63 {
+                true => Evictability::Never,
+                false => Evictability::Now,
+            };
         let victims = ahead.pick(&TwoSegments, &mut table, look).leaving;
-        assert_eq!(victims, (63 * 8..64 * 8).collect::<Vec<_>>());
+        assert_eq!(victims, BlockId::range(63 * 8..64 * 8).collect::<Vec<_>>());
         assert!(
             table
                 .blocks()
-                .all(|id| table.is_leaving(id) == (id >= 63 * 8))
+                .all(|id| table.is_leaving(id) == (id.get() >= 63 * 8))
         );
     }
 
     #[test]
     fn a_group_goes_while_its_dirty_blocks_are_written_back() {
         let (mut table, mut ahead) = full(3);
-        let look = |_: &BlockTable, id: BlockId| match id % 8 {
+        let look = |_: &BlockTable, id: BlockId| match id.get() % 8 {
             3 => Evictability::Later,
             _ => Evictability::Now,
         };
         let picked = ahead.pick(&TwoSegments, &mut table, look);
-        assert!(picked.dirty.starts_with(&[3]), "{picked:?}");
-        assert_eq!(picked.leaving[..7], [0, 1, 2, 4, 5, 6, 7]);
+        assert!(picked.dirty.starts_with(&[BlockId::new(3)]), "{picked:?}");
+        let gone = [0, 1, 2, 4, 5, 6, 7].map(BlockId::new);
+        assert_eq!(picked.leaving[..7], gone);
     }
 
     /// Returns the number of searches until the first victim, if the first 56 of 64 groups hold
@@ -434,7 +439,8 @@ mod tests {
         }
         let mut ahead = VictimSelector::new(sizes, 64 * 8);
         ahead.ask(1);
-        let look = |table: &BlockTable, id: BlockId| match (table.class(id) == 0 && id % 8 == 3)
+        let look = |table: &BlockTable, id: BlockId| match (table.class(id) == 0
+            && id.get() % 8 == 3)
             || id == pairs[0]
         {
             true => Evictability::Never,
