@@ -401,7 +401,7 @@ mod tests {
         let mut ahead = VictimSelector::new(sizes, table.units());
         (1..=10).find(|_| {
             ahead.ask(class);
-            let look = |_: &BlockTable, id: BlockId| match id < limit {
+            let look = |_: &BlockTable, id: BlockId| match id.get() < limit {
                 true => evictability,
                 false => Evictability::Now,
             };
