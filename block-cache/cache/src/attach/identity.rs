@@ -156,9 +156,9 @@ impl Inspection {
 }
 
 impl Cache {
-    /// Checks that an attach of this volume with these options finds no dirty data of another
-    /// backing device under its name, or of this device under another name. The device is given by
-    /// its identity and size in bytes.
+    /// Checks an attach of this volume with these options. The cache must have no dirty data of
+    /// another backing device under the volume's name, or of this device under another name. The
+    /// device is given by its identity and size in bytes.
     ///
     /// # Errors
     /// `InvalidInput` as [`Cache::attach`].

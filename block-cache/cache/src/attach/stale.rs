@@ -151,8 +151,8 @@ fn holds_stale(name: &str, stale: &[StaleBlock]) -> Error {
         format!(
             "volume {name:?} was written without this cache, which holds older dirty data there: \
              {blocks}, {bytes} bytes\n    help: start with --discard-stale-dirty {name} to \
-             give up these blocks, whole (writes without a cache are noted by the MiB), or with \
-             --without-cache {name}; the blocks are at {}{more}",
+             give up these blocks, or with --without-cache {name}. Blocks are given up whole, \
+             since writes without a cache are noted by the MiB; the blocks are at {}{more}",
             named.join(", ")
         ),
     )

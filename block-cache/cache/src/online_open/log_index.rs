@@ -2,11 +2,11 @@
 //! map is loaded.
 //!
 //! Reading the log takes a few nanoseconds a record in addition to the device's own time. Building
-//! the map takes several times that. So the index has two fields for each block with a live record:
-//! the position of that record, and a hash of the block's position in its volume. A read of the
-//! block reads the record once more. The result is decided as in the map, by the same replay and
-//! the same rule ([`after_crash`]). If certainty needs more than that, the index gives no answer.
-//! docs/internals/online-open.md argues it.
+//! the map takes several times that. So the index has two fields for each block with a live record.
+//! They are the position of that record, and a hash of the block's position in its volume. A read
+//! of the block reads the record once more. The result is decided as in the map, by the same replay
+//! and the same rule ([`after_crash`]). If certainty needs more than that, the index gives no
+//! answer. docs/internals/online-open.md argues it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

@@ -192,8 +192,8 @@ fn check(device: &dyn BlockDevice, extent: TreeExtent) -> Result<()> {
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{}: a bit-tree of {} bytes at byte {} in units of {unit} does not fit the device: \
-                 {} bytes in units of {} or more\n\
+                "{}: a bit-tree of {} bytes at byte {} does not fit the device of {} bytes (units \
+                 of {unit} bytes, at least {})\n\
                  help: put the cache's former device back, or a copy of it on one like that",
                 info.name,
                 extent.bytes(),

@@ -5,8 +5,8 @@ use super::{Directory, Fault, Life, NONE, Outbox, State};
 use crate::message::{NodeId, ToNode, nodes};
 
 impl Directory {
-    /// Declares a node dead. It must be fenced before this call: the store refuses its requests,
-    /// its processors cannot store into other nodes' memory, and
+    /// Declares a node dead. It must be fenced before this call. Then the store refuses its
+    /// requests, its processors cannot store into other nodes' memory, and
     /// [`crate::segment::Segment::end_stores`] has ended its unfinished stores. Later messages of
     /// it are refused.
     ///

@@ -26,8 +26,8 @@ pub(crate) trait BlockingStep: Send + 'static {
     fn perform(&self) -> i32;
 }
 
-// SAFETY: the pointers in the step are to memory that the operation keeps alive until the result is
-// delivered, and that its owner leaves alone meanwhile.
+// SAFETY: the operation keeps the memory of the step's pointers alive until the result is
+// delivered. The owner of that memory does not touch it meanwhile.
 unsafe impl Send for FileStep {}
 
 impl BlockingStep for FileStep {

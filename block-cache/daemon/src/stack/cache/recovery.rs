@@ -111,8 +111,8 @@ fn log_journal_losses(ranges: &[LostRange]) {
     );
 }
 
-/// Records durably which volumes of the cache that are not in the configuration may lack writes,
-/// since this start accepts the loss of the process journal.
+/// Records durably which volumes of the cache may lack writes, since this start accepts the loss of
+/// the process journal. Volumes of the configuration are left out.
 pub(super) async fn note_accepted_loss(
     config: &Config,
     wishes: &Wishes,

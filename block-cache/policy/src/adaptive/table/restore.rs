@@ -45,7 +45,7 @@ impl BlockTable {
         Ok(id)
     }
 
-    /// Looks at the memory that putting these back changes, at all of it at once:
+    /// Looks at the memory that putting these back changes, at all of it at once.
     /// [`BlockTable::restore`] of one after the other would wait for each piece in turn.
     pub fn look_ahead(&self, coming: impl Iterator<Item = (u16, u64, Span, Slot)>) {
         let looked = coming.map(|(volume, region, span, slot)| {
