@@ -375,7 +375,7 @@ impl Engine {
         self.committer.commit().await?;
         let service = self.superblock.current().service;
         if service.cut_bytes != 0 || service.was_cut {
-            // The old content of that slot is forgotten, durably.
+            // The commit above dropped the blocks beyond the cut, durably.
             self.superblock
                 .change(|superblock| {
                     superblock.service.cut_bytes = 0;

@@ -142,9 +142,9 @@ impl Reclaimer {
         room < self.ahead.borrow().low() / 2
     }
 
-    /// Allocates a slot for a block that is not in the map and overlaps none there. The caller has
-    /// locked the units of the block. Returns `None` if nothing can be evicted now; the request
-    /// then bypasses the cache.
+    /// Gives a block a number and a free slot. The block is not in the map and overlaps none there.
+    /// The caller has locked the units of the block. Returns `None` if nothing can be evicted now;
+    /// the request then bypasses the cache.
     pub(crate) async fn allocate(&self, volume: u16, block: Block) -> Option<BlockId> {
         loop {
             let id = self.allocate_now(volume, block);
@@ -164,7 +164,7 @@ impl Reclaimer {
         }
     }
 
-    /// Allocates a slot as [`Reclaimer::allocate`], without a wait. Returns `None` if none is free.
+    /// Allocates as [`Reclaimer::allocate`], without a wait. Returns `None` if no slot is free.
     /// The reclaimer is notified either way.
     pub(crate) fn allocate_now(&self, volume: u16, block: Block) -> Option<BlockId> {
         let id = self.map.borrow_mut().allocate(volume, block);

@@ -273,7 +273,7 @@ impl Geometry {
     const fn part(&self, from: u64, to: u64) -> Extent {
         let shift = self.sizes.unit_shift() + self.sizes.top() as u32;
         let region = from >> shift;
-        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
+        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 1 MiB")]
         Extent {
             region,
             start: (from - (region << shift)) as u32,
@@ -293,7 +293,7 @@ impl Geometry {
         if start + len > bytes {
             return None;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
+        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 1 MiB")]
         Some(Extent {
             region: offset >> (self.sizes.unit_shift() + self.sizes.top() as u32),
             start: start as u32,

@@ -127,7 +127,7 @@ impl Engine {
         let geometry = self.geometry;
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "of a region, which is at most 4 MiB"
+            reason = "of a region, which is at most 1 MiB"
         )]
         let granule = geometry.region_granule_bytes() as u32;
         let (first, last) = (part.start / granule, (part.end - 1) / granule);

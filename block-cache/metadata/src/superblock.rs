@@ -75,7 +75,7 @@ pub struct VolumeEntry {
     pub id: u16,
     /// Its name in the configuration.
     pub name: String,
-    /// How often it was attached, to this cache or without one (DESIGN.md, rule 6).
+    /// How often it was attached, to this cache or without one (docs/internals/rules/06-epochs.md).
     pub epoch: u64,
     /// Size of the backing device at the last attach, bytes.
     pub size_bytes: u64,

@@ -1,7 +1,7 @@
 //! Durable state for copies that are overwritten in place (rule 3): marks of regions, a bit-tree,
 //! or nothing. Formatting the cache chooses one.
 //!
-//! With marks, [`region`](crate::intent::regions) does all of it. With the bit-tree a region has
+//! With marks, [`regions`](crate::intent::regions) does all of it. With the bit-tree a region has
 //! its mark only in memory, where it still excludes bypassing writes. The tree, over the *slots*
 //! of the data, records durably which data may be dirty. With nothing, all data may be dirty after
 //! a crash. Marks of *intent* are in the log in any case.
@@ -286,8 +286,8 @@ impl DirtyTracker {
         });
     }
 
-    /// Restores the cached blocks at recovery. `unrecorded` has the blocks that count as dirty
-    /// without a record that says so.
+    /// Notes at recovery which blocks are presumed dirty, and puts the cached blocks into the
+    /// bit-tree. `unrecorded` has the blocks that count as dirty without a record that says so.
     pub(crate) fn restore_tracking(&self, unrecorded: &[BlockId]) {
         for id in unrecorded {
             self.committer.note_unrecorded(*id);

@@ -47,8 +47,8 @@ pub struct Loaded<A = Priced> {
     pub(super) units: Vec<UnitState>,
 }
 
-/// Writes the tree of a volume in which nothing is dirty. `epoch` is the volume's (DESIGN.md, rule
-/// 6) or any other number that is higher each time that the tree is formatted or loaded.
+/// Writes a tree in which nothing is dirty. `epoch` is higher each time that the tree is formatted
+/// or loaded.
 ///
 /// # Errors
 /// The device's own; `InvalidInput` for an extent that is not one of whole units.

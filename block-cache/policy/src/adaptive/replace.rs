@@ -28,7 +28,7 @@ pub trait TwoLevel {
     where
         Self: 'a;
 
-    /// Notes a use of a cached block of `granules` granules. `again` has a bit for each granule
+    /// Notes a use of a cached block of `granules` granules. `reused` has a bit for each granule
     /// that a client requested, and had requested before while it was cached.
     fn used(&mut self, table: &mut BlockTable, id: BlockId, reused: u64, granules: u32);
 

@@ -2,7 +2,7 @@
 //! the log before a clean copy may be overwritten in place (`MaybeDirty`, rule 3). It must also be
 //! there before a write to the backing device bypasses a cached copy (`Intent`, rule 5).
 //!
-//! If a bit-tree tracks possibly dirty data (see `tracking`), a region has the mark `MaybeDirty`
+//! If a bit-tree tracks possibly dirty data (see `dirty_tracking`), a region has the mark `MaybeDirty`
 //! only in memory.
 //!
 //! A region has one mark at a time. So after a crash exactly one of the two copies is known to be

@@ -96,7 +96,7 @@ impl Groups {
         slot.get() >> self.shift
     }
 
-    /// Blocks of a class in a group.
+    /// Returns the number of blocks of a class that a group holds.
     pub(super) fn slots(&self, group: GroupId, class: u8) -> u32 {
         let first = group << self.shift;
         (self.units - first).min(1 << self.shift) >> class
