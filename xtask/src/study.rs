@@ -32,7 +32,7 @@ pub(crate) enum Study {
     /// AdaCache's table: fixed block sizes, its own rules and ours; writes docs/results/adacache.md
     Adacache(Options),
     /// Databases and file mixes on ext4 over a table on emulated persistent memory, alone and
-    /// through each policy. Also the data that a kill leaves; writes docs/results/applications.md.
+    /// through each policy, and the data that a kill leaves. Writes docs/results/applications.md.
     /// Half an hour (needs root)
     Applications(applications::Options),
     /// Caiti's response times: writes to a table on emulated persistent memory, alone and through

@@ -252,8 +252,8 @@ impl Reclaimer {
     }
 
     /// Returns whether a block can be evicted. It must not be in use. If it is dirty, its backing
-    /// device must take its data. The reclaimer requests write-back of some blocks of a device that
-    /// takes none, so that the cleaner notices when it does.
+    /// device must take its data. While the reclaimer requests write-back, it requests that of some
+    /// blocks of a device that takes none. So the cleaner notices when the device takes data.
     fn classify_victim(&self, block: Candidate) -> Evictability {
         let Candidate {
             region,
@@ -265,8 +265,11 @@ impl Reclaimer {
             let Some(volume) = self.volumes.get(region.volume()) else {
                 return Evictability::Blocked;
             };
+            let is_requested = self.dirty.get() == DirtyVictims::WriteBack;
             return match &volume.cleaner {
-                cleaner if cleaner.is_blocked() && cleaner.is_wanted() => Evictability::Blocked,
+                cleaner if cleaner.is_blocked() && (cleaner.is_wanted() || !is_requested) => {
+                    Evictability::Blocked
+                }
                 _ if self.locks.is_exclusive(region, granules) => Evictability::Never,
                 _ => Evictability::Later,
             };

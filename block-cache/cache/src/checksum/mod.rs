@@ -4,8 +4,8 @@
 //! round of commits updates the table for the blocks that it records.
 //!
 //! Data and checksum are two writes without an order between them. Two things bridge this gap. The
-//! region of a block gets a mark ([`regions`](crate::intent::regions)) before the first overwrite of
-//! valid data. The mark goes when a record was written after the last overwrite. And each record
+//! region of a block gets a mark ([`regions`](crate::intent::regions)) before the first overwrite
+//! of valid data. The mark goes when a record was written after the last overwrite. And each record
 //! has a digest of the checksums that belong to it.
 //!
 //! After a crash, a cell that is under a mark or does not match its record has no known checksum.

@@ -37,7 +37,7 @@ pub(crate) struct VolumeCleaner {
     turns: Cell<u64>,
     /// Time at which the last turn began.
     turn_began: Cell<Duration>,
-    /// Whether the last turn failed.
+    /// Whether a write-back of the last turn failed.
     has_failed: Cell<bool>,
     /// Requests that were counted at the last look.
     requests: Cell<u64>,
@@ -102,8 +102,8 @@ impl VolumeCleaner {
         self.has_failed.set(has_failed);
     }
 
-    /// Returns whether the backing device takes no data: the last turn failed, or the present one
-    /// lasts very long.
+    /// Returns whether the backing device seems to take no data: a write-back of the last turn
+    /// failed, or the present turn lasts very long. An error of the cache device counts, too.
     pub(crate) fn is_blocked(&self) -> bool {
         let is_running = self.turns.get() % 2 == 1;
         self.has_failed.get() || (is_running && rt::now() > self.turn_began.get() + STALLED)

@@ -163,8 +163,8 @@ impl Config {
                         other_path.display(),
                         path.display()
                     ),
-                    "unmount the clone and change its UUID (`tune2fs -U random`, `xfs_admin -U \
-                     generate`), or name a copy of the file in it",
+                    "unmount the clone and change its UUID (ext4 `tune2fs -U random`, XFS \
+                     `xfs_admin -U generate`), or name a copy of the file",
                 );
             }
             seen.push((place, leaf, path));

@@ -401,38 +401,6 @@ impl StateDirectory {
         files::replace(path, &path.with_added_extension("new"), content.as_bytes())
     }
 
-    /// Records durably the dirty data of a volume that is about to be abandoned. Returns the path
-    /// of the list.
-    ///
-    /// # Errors
-    /// The error of the operating system. The caller must abandon nothing then.
-    pub fn note_abandoned(
-        &self,
-        volume: &str,
-        epoch: u64,
-        ranges: &[std::ops::Range<u64>],
-    ) -> Result<PathBuf> {
-        let path = self.path.join(format!("{volume}.abandoned"));
-        let whose = format!("volume {volume:?}, epoch {epoch}");
-        range_list::append(&path, &whose, "dirty data abandoned", ranges)?;
-        Ok(path)
-    }
-
-    /// Records durably the ranges of a volume that an opening of its cache found lost, and their
-    /// `fate`.
-    ///
-    /// # Errors
-    /// The error of the operating system. The caller must not let the cache forget the losses then.
-    pub fn note_lost(
-        &self,
-        volume: &str,
-        fate: &str,
-        ranges: &[std::ops::Range<u64>],
-    ) -> Result<()> {
-        let path = self.path.join(format!("{volume}.lost"));
-        range_list::append(&path, &format!("volume {volume:?}"), fate, ranges)
-    }
-
     /// Returns the reason why a volume may lack writes that it acknowledged to users of its block
     /// device. Returns `None` if it has all of them.
     ///

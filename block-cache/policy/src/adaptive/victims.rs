@@ -11,7 +11,7 @@ use super::table::{BlockTable, GroupId};
 /// Blocks inspected for each victim that is wanted. Some are in use, or dirty.
 const LOOK_AT: u32 = 16;
 /// Groups that a batch passes over because a block keeps them. Looking at so many takes about a
-/// millisecond.
+/// millisecond. If the block is blocked, each block of the group counts, since each is moved.
 const PASS_OVER: u32 = 4096;
 
 /// Whether a block can be evicted.
@@ -26,6 +26,13 @@ pub enum Evictability {
     /// It is dirty, and its backing device takes no data now. The search makes it the most recent
     /// block, so that later searches meet other blocks.
     Blocked,
+}
+
+impl Evictability {
+    /// Whether the block keeps its group from becoming free.
+    const fn keeps_group(self) -> bool {
+        matches!(self, Self::Never | Self::Blocked)
+    }
 }
 
 /// Result of [`VictimSelector::pick`].
@@ -197,7 +204,7 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'
         1 << self.table.class(id)
     }
 
-    /// Makes a blocked block the most recent one.
+    /// Makes a block the most recent one.
     fn postpone(&mut self, id: BlockId) {
         self.walk.pass(self.table, id);
         self.groups.pass(self.table, id);
@@ -209,24 +216,23 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'
         while self.passed_over < PASS_OVER {
             let group = self.groups.next(self.table)?;
             let blocks: Vec<BlockId> = self.table.blocks_of(group).collect();
-            let mut stays = false;
-            for id in &blocks {
-                if self.table.is_leaving(*id) {
-                    continue;
-                }
-                match (self.look)(self.table, *id) {
-                    Evictability::Now | Evictability::Later => {}
-                    Evictability::Never => stays = true,
-                    Evictability::Blocked => {
-                        stays = true;
-                        self.postpone(*id);
+            let stay = |id: &BlockId| match self.table.is_leaving(*id) {
+                true => None,
+                false => Some((self.look)(self.table, *id)).filter(|look| look.keeps_group()),
+            };
+            match blocks.iter().find_map(stay) {
+                None => return Some(blocks.iter().map(|id| self.take(*id)).sum()),
+                Some(Evictability::Blocked) => {
+                    // Any of its blocks would lead later searches to this group.
+                    for id in &blocks {
+                        if !self.table.is_leaving(*id) {
+                            self.postpone(*id);
+                        }
                     }
+                    self.passed_over += blocks.len() as u32;
                 }
+                Some(_) => self.passed_over += 1,
             }
-            if !stays {
-                return Some(blocks.iter().map(|id| self.take(*id)).sum());
-            }
-            self.passed_over += 1;
         }
         None
     }
@@ -384,12 +390,17 @@ mod tests {
         assert_eq!(picked.leaving[..7], gone);
     }
 
-    /// Returns the number of searches until the first victim, if the first 56 of 64 groups hold
-    /// blocks of `evictability`. Gives up after ten searches.
-    fn searches_behind(evictability: Evictability, sizes: &[u64], class: u8) -> Option<usize> {
+    /// Returns the number of searches until the first victim, if seven eighths of 8,192 groups hold
+    /// blocks of `evictability`: all of their blocks, or one in `of`. Gives up after ten searches.
+    fn searches_behind(
+        evictability: Evictability,
+        of: u32,
+        sizes: &[u64],
+        class: u8,
+    ) -> Option<usize> {
         let sizes = BlockSizes::new(sizes).expect("right");
         let region = sizes.region_units();
-        let mut table = BlockTable::with_units(sizes, 64 * 64 * region);
+        let mut table = BlockTable::with_units(sizes, 8192 * region);
         for unit in 0..u64::from(table.units()) {
             let span = Span {
                 first: (unit % u64::from(region)) as u8,
@@ -397,11 +408,11 @@ mod tests {
             };
             (table.allocate(0, unit / u64::from(region), span)).expect("there is room");
         }
-        let limit = table.units() / 64 * 56;
+        let limit = table.units() / 8 * 7;
         let mut ahead = VictimSelector::new(sizes, table.units());
         (1..=10).find(|_| {
             ahead.ask(class);
-            let look = |_: &BlockTable, id: BlockId| match id.get() < limit {
+            let look = |_: &BlockTable, id: BlockId| match id.get() < limit && id.get() % of == 0 {
                 true => evictability,
                 false => Evictability::Now,
             };
@@ -412,15 +423,19 @@ mod tests {
     /// One eighth of the cache is met by a search, and seven eighths are blocked.
     #[test]
     fn a_search_continues_behind_blocked_blocks() {
-        let found = searches_behind(Evictability::Blocked, &[4 * K], 0);
+        let found = searches_behind(Evictability::Blocked, 1, &[4 * K], 0);
         assert!(found.is_some_and(|nth| nth > 1), "{found:?}");
-        assert_eq!(searches_behind(Evictability::Never, &[4 * K], 0), None);
+        assert_eq!(searches_behind(Evictability::Never, 1, &[4 * K], 0), None);
     }
 
     #[test]
     fn a_search_for_groups_continues_behind_blocked_blocks() {
         let sizes = [4 * K, 8 * K];
-        assert!(searches_behind(Evictability::Blocked, &sizes, 1).is_some());
+        for of in [1, 2] {
+            let found = searches_behind(Evictability::Blocked, of, &sizes, 1);
+            assert!(found.is_some_and(|nth| nth > 1), "one in {of}: {found:?}");
+            assert_eq!(searches_behind(Evictability::Never, of, &sizes, 1), None);
+        }
     }
 
     /// If no group can go, room for a size comes from its own blocks, however warm they are.

@@ -1,6 +1,6 @@
 //! Queue of the steps that wait for a worker, by file.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 /// Steps on one file.
@@ -15,7 +15,9 @@ struct File<J> {
 
 /// Steps that wait, and the number of workers.
 pub(super) struct Jobs<J> {
-    files: HashMap<RawFd, File<J>>,
+    /// By descriptor. An entry stays when its file is closed, and serves the next file with that
+    /// number: a step then allocates nothing.
+    files: Vec<File<J>>,
     /// Files with a step that a worker may take, in turn.
     ready: VecDeque<RawFd>,
     /// Largest number of steps on one file that are carried out at a time.
@@ -33,7 +35,7 @@ impl<J> Jobs<J> {
     /// Returns an empty queue.
     pub(super) fn new(per_file: usize, most_workers: usize) -> Self {
         Self {
-            files: HashMap::new(),
+            files: Vec::new(),
             ready: VecDeque::new(),
             per_file,
             running: 0,
@@ -45,20 +47,21 @@ impl<J> Jobs<J> {
 
     /// Adds a step.
     pub(super) fn push(&mut self, fd: RawFd, job: J) {
-        let file = self.files.entry(fd).or_insert_with(|| File {
-            waiting: VecDeque::new(),
-            running: 0,
-            is_ready: false,
-        });
-        file.waiting.push_back(job);
+        let index = index_of(fd);
+        if index >= self.files.len() {
+            self.files.resize_with(index + 1, || File {
+                waiting: VecDeque::new(),
+                running: 0,
+                is_ready: false,
+            });
+        }
+        self.files[index].waiting.push_back(job);
         self.offer(fd);
     }
 
     /// Puts a file among the ready ones if it has a step that a worker may take.
     fn offer(&mut self, fd: RawFd) {
-        let Some(file) = self.files.get_mut(&fd) else {
-            return;
-        };
+        let file = &mut self.files[index_of(fd)];
         if !file.is_ready && !file.waiting.is_empty() && file.running < self.per_file {
             file.is_ready = true;
             self.ready.push_back(fd);
@@ -68,7 +71,7 @@ impl<J> Jobs<J> {
     /// Takes the next step that may be carried out.
     pub(super) fn take(&mut self) -> Option<J> {
         let fd = self.ready.pop_front()?;
-        let file = self.files.get_mut(&fd).expect("a ready file has steps");
+        let file = &mut self.files[index_of(fd)];
         file.is_ready = false;
         let job = file.waiting.pop_front().expect("a ready file has steps");
         file.running += 1;
@@ -80,14 +83,8 @@ impl<J> Jobs<J> {
     /// Notes the end of a step.
     pub(super) fn finish(&mut self, fd: RawFd) {
         self.running -= 1;
-        let file = self.files.get_mut(&fd).expect("a step of it was running");
-        file.running -= 1;
-        if file.running == 0 && file.waiting.is_empty() {
-            // Another file may get this number.
-            self.files.remove(&fd);
-        } else {
-            self.offer(fd);
-        }
+        self.files[index_of(fd)].running -= 1;
+        self.offer(fd);
     }
 
     /// Returns whether a step may be carried out that no worker is free for, and a worker may be
@@ -116,4 +113,8 @@ impl<J> Jobs<J> {
     pub(super) const fn is_stopped(&self) -> bool {
         self.is_stopped
     }
+}
+
+fn index_of(fd: RawFd) -> usize {
+    usize::try_from(fd).expect("an open descriptor")
 }

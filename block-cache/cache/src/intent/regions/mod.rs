@@ -2,8 +2,8 @@
 //! the log before a clean copy may be overwritten in place (`MaybeDirty`, rule 3). It must also be
 //! there before a write to the backing device bypasses a cached copy (`Intent`, rule 5).
 //!
-//! If a bit-tree tracks possibly dirty data (see `dirty_tracking`), a region has the mark `MaybeDirty`
-//! only in memory.
+//! If a bit-tree tracks possibly dirty data (see `dirty_tracking`), a region has the mark
+//! `MaybeDirty` only in memory.
 //!
 //! A region has one mark at a time. So after a crash exactly one of the two copies is known to be
 //! newer. A mark is set durably before the first operation that needs it. It stays for later

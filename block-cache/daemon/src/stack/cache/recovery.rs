@@ -25,8 +25,16 @@ pub(in crate::stack) async fn note_losses(
     log_losses(&recovery, LISTED);
     let lost = |volume: &String| Some((lost_with(&recovery, volume)?, volume.clone()));
     let lost: Vec<_> = volumes.iter().filter_map(lost).collect();
-    let lists: Vec<_> = (volumes.into_iter())
-        .flat_map(|volume| lists_of(&recovery, &volume))
+    // A damaged superblock may name no volume for a range.
+    let unnamed = (kinds_of(&recovery).into_iter())
+        .flat_map(|(ranges, _)| ranges)
+        .map(|range| range.volume.clone())
+        .filter(|volume| !volumes.contains(volume) && !volume.contains('/'));
+    let mut listed: Vec<String> = unnamed.collect();
+    listed.sort_unstable();
+    listed.dedup();
+    let lists: Vec<_> = (volumes.iter().chain(&listed))
+        .flat_map(|volume| lists_of(&recovery, volume))
         .collect();
     if lost.is_empty() && lists.is_empty() {
         return Ok(());
