@@ -36,6 +36,8 @@ pub(crate) struct FlushReport {
     pub(crate) failed: Vec<String>,
     /// Number of such files without a name here.
     pub(crate) unnamed: u64,
+    /// Files with pages of ended nodes that were not durable in time.
+    pub(crate) unsaved: Vec<String>,
     /// Nodes that did not answer in time.
     pub(crate) silent: Vec<u8>,
     /// Nodes that ended before they answered.
@@ -53,12 +55,14 @@ pub fn status(pool: &Pool) -> Result<Status> {
     serde_json::from_slice(&text).map_err(other_version)
 }
 
-/// Makes the writes of all nodes durable. Returns the number of bytes that were not before.
+/// Makes the writes of all nodes durable, and the pages that outlived their nodes. Returns the
+/// number of bytes that were not before.
 ///
 /// # Errors
 /// - `Lost` with the names of files of which a write was refused or lost. The next `fsync` of their
 ///   writers reports it, too.
-/// - `TimedOut` with the nodes that did not answer in time.
+/// - `TimedOut` with the nodes that did not answer in time, or the files with pages of ended nodes
+///   that were not durable in time.
 /// - `Disconnected` if a node or the directory has ended meanwhile.
 /// - `Busy` if a restarted directory waits for nodes.
 /// - `NotFound` if no directory answers there, or errors of the system.
@@ -109,11 +113,16 @@ impl FlushReport {
                 nodes(&self.silent)
             );
             (ErrorKind::TimedOut, context)
+        } else if !self.unsaved.is_empty() {
+            let context = format!(
+                "flush: the source has not taken pages of ended nodes in {patience:?}:{}\n\
+                 help: check whether the source answers, and repeat the flush with more --timeout",
+                lines(&self.unsaved)
+            );
+            (ErrorKind::TimedOut, context)
         } else if !self.failed.is_empty() || self.unnamed > 0 {
             let mut context = "flush: writes of these files were refused or lost:".to_owned();
-            for name in &self.failed {
-                context.push_str(&format!("\n  {name}"));
-            }
+            context.push_str(&lines(&self.failed));
             if self.unnamed > 0 {
                 context.push_str(&format!("\n  {} others", self.unnamed));
             }
@@ -158,6 +167,10 @@ fn other_version(error: serde_json::Error) -> Error {
     let context = "the directory's answer cannot be parsed\n\
                    help: use the same version of Forebay for the command and the directory";
     Error::with_source(ErrorKind::Disconnected, context, error)
+}
+
+fn lines(names: &[String]) -> String {
+    names.iter().map(|name| format!("\n  {name}")).collect()
 }
 
 fn nodes(numbers: &[u8]) -> String {

@@ -156,18 +156,26 @@ impl File {
     /// - Errors of the store, `Disconnected`, or `TimedOut` as for [`File::read_at`]: some of the
     ///   pages may be written then.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut throttle = self.node.client().throttle();
+        self.write_then(offset, bytes, || throttle.wait())
+    }
+
+    /// Does what [`File::write_at`] does, and calls `stored` after each page.
+    fn write_then(&self, offset: u64, bytes: &[u8], stored: impl FnMut()) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         let end = end_of(offset, bytes)?;
+        let cuts = || self.node.client().segment().cuts(self.inode);
+        let cuts_before = cuts();
         self.allocate(offset..end)?;
         if end > self.size_bytes.load(Ordering::Relaxed) {
             self.with_size_locked(|tree| tree.grow(self.inode, end))?;
             self.size_bytes.fetch_max(end, Ordering::Relaxed);
         }
-        let mut throttle = self.node.client().throttle();
-        self.store(offset, bytes, || throttle.wait())?;
-        if !self.finish_write(end)? {
+        self.store(offset, bytes, stored)?;
+        // In this order: a file that has its length again was counted before.
+        if !self.finish_write(end)? || cuts() != cuts_before {
             // Another program made the file shorter meanwhile: the whole write takes effect after
             // that.
             self.with_size_locked(|tree| {
@@ -228,6 +236,8 @@ impl File {
         if size_bytes < before {
             self.clear(size_bytes, before)?;
         }
+        // A node that ends from here on has counted it.
+        self.node.client().segment().count_cut(self.inode);
         tree.end_cut(self.inode)
     }
 

@@ -176,6 +176,20 @@ impl SecondNames {
         Ok(file.metadata()?.nlink().saturating_sub(1))
     }
 
+    /// Gives a regular file another name. `file` leads to it, and `locked` is open for reading.
+    /// Fails with `ENOENT` if the file has no name but its second one: programs have removed it.
+    pub(crate) fn link(&self, file: &File, locked: &File, to: &Path) -> io::Result<()> {
+        // So no node gives the file up between the check and the new name.
+        mark_open(locked, true)?;
+        let metadata = locked.metadata()?;
+        let is_given_up = self.removed.join(metadata.ino().to_string());
+        let is_given_up = fs::symlink_metadata(is_given_up).is_ok();
+        if is_given_up || self.links(locked, &metadata)? == 0 {
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        link_open(file, to)
+    }
+
     /// Notes that a file has lost a name or was closed. If it has no other name and is not open,
     /// its blocks are freed. `resident` returns the inodes of which frames hold pages.
     pub(crate) fn give_up(
@@ -188,7 +202,9 @@ impl SecondNames {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
-        if file.metadata()?.nlink() > 1 || !try_lock_byte(&file, OPEN, Lock::Exclusive)? {
+        let has_names = || file.metadata().map(|metadata| metadata.nlink() > 1);
+        // A program may give it a name until the lock, and none after it.
+        if has_names()? || !try_lock_byte(&file, OPEN, Lock::Exclusive)? || has_names()? {
             return Ok(());
         }
         change(&file, || file.set_len(0))?;

@@ -1,14 +1,23 @@
 //! Entries of open directories, and renames.
 
 use std::ffi::OsStr;
+use std::io;
+use std::sync::Arc;
 
 use forebay_cluster::names::Renaming;
 use fuser::{FileType, INodeNo, RenameFlags, ReplyDirectory};
 
 use crate::errors::errno_of_io;
-use crate::handles::Handles;
+use crate::handles::{Handle, Handles, Listing};
 
-/// Lists entries of an open directory, from the one after `offset` on.
+/// Opens a directory. Returns the number of its handle.
+pub(crate) fn open(handles: &Handles, number: INodeNo) -> io::Result<u64> {
+    let entries = handles.names()?.list(number.0)?;
+    handles.add(Handle::Directory(Arc::new(Listing::new(entries))))
+}
+
+/// Lists entries of an open directory, from the one after `offset` on. A program that reads from
+/// the start once more (rewinddir(3)) gets the present entries.
 pub(crate) fn list(
     handles: &Handles,
     number: INodeNo,
@@ -16,7 +25,9 @@ pub(crate) fn list(
     offset: u64,
     mut reply: ReplyDirectory,
 ) {
-    let entries = match handles.directory(handle) {
+    let listing = handles.directory(handle);
+    let list = || handles.names()?.list(number.0);
+    let entries = match listing.and_then(|listing| listing.entries(offset, list)) {
         Ok(entries) => entries,
         Err(error) => return reply.error(errno_of_io(&error)),
     };

@@ -20,7 +20,7 @@ use crate::Users;
 use crate::attributes::{answer_room, described, instant};
 use crate::directories::renaming;
 use crate::errors::{errno_of, errno_of_io};
-use crate::handles::{Handle, Handles};
+use crate::handles::Handles;
 use crate::locking::{Locking, wanted};
 use crate::negotiation::negotiate;
 use crate::workers::Workers;
@@ -364,10 +364,7 @@ impl Filesystem for SharedFilesystem {
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let names = self.handles.names();
-        let listed = names.and_then(|names| names.list(number.0));
-        let opened = listed.and_then(|entries| self.handles.add(Handle::Directory(entries.into())));
-        match opened {
+        match directories::open(&self.handles, number) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(error) => reply.error(errno_of_io(&error)),
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use forebay_cluster::names::Entry;
 use forebay_cluster::{File, Names};
@@ -42,8 +42,43 @@ pub(crate) enum Handle {
     File(Arc<File>),
     /// A file of a mapped directory.
     Mapped(Arc<Mapped>),
-    /// A directory, with its entries at the time of opening.
-    Directory(Arc<[Entry]>),
+    /// A directory.
+    Directory(Arc<Listing>),
+}
+
+/// Entries of an open directory, of which a program reads some at a time.
+#[derive(Debug)]
+pub(crate) struct Listing(Mutex<Listed>);
+
+#[derive(Debug)]
+struct Listed {
+    entries: Arc<[Entry]>,
+    /// Whether a program has begun to read them.
+    is_begun: bool,
+}
+
+impl Listing {
+    /// Creates it with the entries at the time of opening.
+    pub(crate) fn new(entries: Vec<Entry>) -> Self {
+        Self(Mutex::new(Listed {
+            entries: entries.into(),
+            is_begun: false,
+        }))
+    }
+
+    /// Returns the entries. At `offset` 0, a program reads from the start. If it has done so
+    /// before, the entries are those that `list` returns now.
+    pub(crate) fn entries(
+        &self,
+        offset: u64,
+        list: impl FnOnce() -> io::Result<Vec<Entry>>,
+    ) -> io::Result<Arc<[Entry]>> {
+        let mut listed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if offset == 0 && std::mem::replace(&mut listed.is_begun, true) {
+            listed.entries = list()?.into();
+        }
+        Ok(Arc::clone(&listed.entries))
+    }
 }
 
 impl Handles {
@@ -99,9 +134,9 @@ impl Handles {
         }
     }
 
-    pub(crate) fn directory(&self, number: u64) -> io::Result<Arc<[Entry]>> {
+    pub(crate) fn directory(&self, number: u64) -> io::Result<Arc<Listing>> {
         match self.find(number)? {
-            Handle::Directory(entries) => Ok(entries),
+            Handle::Directory(listing) => Ok(listing),
             Handle::File(_) | Handle::Mapped(_) => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
         }
     }

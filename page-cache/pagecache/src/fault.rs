@@ -22,6 +22,9 @@ pub(crate) enum Fault {
     UnsavedForgotten,
     /// A dead node is forgotten while others still map places in its memory.
     ForgetMapped,
+    /// A page that a node has filled and written before its death is discarded, since its
+    /// publication did not arrive.
+    FilledForgotten,
     /// A page that outlived its node is given up without a write-back.
     PoolLost,
     /// No node is notified when a page that outlived its node is given up, since the store refuses
@@ -66,7 +69,7 @@ pub(crate) enum Fault {
 #[cfg(test)]
 impl Fault {
     /// All faults.
-    pub(crate) const ALL: [Self; 26] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::AcknowledgeMapped,
         Self::UncheckedGeneration,
         Self::PublishUnfilled,
@@ -76,6 +79,7 @@ impl Fault {
         Self::ReuseBeforeAcknowledged,
         Self::UnsavedForgotten,
         Self::ForgetMapped,
+        Self::FilledForgotten,
         Self::PoolLost,
         Self::UnreportedLoss,
         Self::GivenUpForgotten,

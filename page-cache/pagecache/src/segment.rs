@@ -9,10 +9,11 @@
 //! - the *clean* word: the sequence that the store is known to hold. The frame is dirty while the
 //!   two differ, so that a store during a write-back leaves it dirty
 //! - the page, for a restarted directory, and whether the page was [given up](Segment::give_up)
-//! - two words that are independent of the page: [`alone`](Segment::take_alone), and, in the first
-//!   header, [`relaxed`](Segment::set_relaxed)
+//! - two words that are independent of the page: [`alone`](Segment::take_alone), and
+//!   [`cuts`](Segment::cuts) with, in the first header, [`relaxed`](Segment::set_relaxed)
 
 mod alone;
+mod cuts;
 mod relaxed;
 #[cfg(test)]
 mod tests;

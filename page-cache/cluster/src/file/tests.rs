@@ -1,4 +1,7 @@
 mod cold;
+mod cuts;
+mod leave;
+mod links;
 mod relaxed;
 
 use std::path::{Path, PathBuf};

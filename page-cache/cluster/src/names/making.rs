@@ -145,14 +145,25 @@ impl Names {
     /// Gives a file another name, which counts as found by [`Names::look_up`].
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Errors of the system; `ENOENT` if the last name of the file was removed, on any node.
     pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> io::Result<Attributes> {
         let here = self.file(number)?;
-        let is_regular = here.metadata()?.is_file();
+        let metadata = here.metadata()?;
+        let (inode, is_regular) = (metadata.ino(), metadata.is_file());
         let will_be_mapped = self.is_mapped_at((parent, name), is_regular)?;
         Self::check_class(self.is_mapped(number)?, will_be_mapped)?;
         let (_parent, path) = self.child_to_make(parent, name)?;
-        link_open(&here, &path)?;
+        match self.node.client().store().second_names() {
+            Some(second_names) if is_regular => {
+                let locked = fs::File::open(super::path_of(&here))?;
+                let linked = second_names.link(&here, &locked, &path);
+                drop(locked);
+                // Its last name may have been removed meanwhile, and no node has given it up then.
+                self.node.lost_name(inode);
+                linked?;
+            }
+            _ => link_open(&here, &path)?,
+        }
         self.look_up(parent, name)
     }
 

@@ -11,10 +11,10 @@ use std::time::Duration;
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::process::Process;
 use forebay_io::system;
-use forebay_pagecache::message::{NodeId, Place, Refusal, ToDirectory, ToNode};
+use forebay_pagecache::message::{NodeId, PageId, Place, Refusal, ToDirectory, ToNode};
 use forebay_pagecache::protocol::{Packet, encode};
 
-use super::flush::Flushed;
+use super::flush::{Flushed, Synced};
 use super::losses;
 use super::running::Running;
 use crate::command::{FlushReport, Request};
@@ -49,11 +49,14 @@ pub(super) enum Input {
     },
     /// A page that outlived its node is in the store; `dirty` says whether it was not before.
     Rescued {
+        page: PageId,
         place: Place,
         dirty: bool,
     },
     /// The store has refused these pages for longer than the limit.
     GivenUp(Vec<Place>),
+    /// A sync of files with such pages has ended.
+    Synced(Synced),
     /// The directory cannot continue.
     Failed(Error),
 }
@@ -185,6 +188,7 @@ fn report(flushed: &Flushed) -> FlushReport {
     FlushReport {
         bytes: flushed.bytes,
         failed: losses::names_of(&flushed.failed, Path::new(source), pool),
+        unsaved: losses::names_of(&flushed.unsaved, Path::new(source), pool),
         unnamed: flushed.unnamed,
         silent: numbers(&flushed.silent),
         ended: numbers(&flushed.ended),

@@ -1,12 +1,12 @@
-//! Flushes of all nodes that a command requests. Each ends when all nodes have answered, when one
-//! of them has ended, or after its time limit.
+//! Flushes of all nodes that a command requests. Each ends when all nodes have answered and the
+//! pages of ended nodes are durable, when a node has ended, or after its time limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use forebay_pagecache::client::NAMED_MAX;
-use forebay_pagecache::message::{NodeId, ToDirectory, ToNode};
+use forebay_pagecache::message::{NodeId, Place, ToDirectory, ToNode};
 
 use super::{PAGE_BYTES, Server};
 use crate::pool::Pool;
@@ -23,6 +23,8 @@ pub(super) struct Flushed {
     pub(super) failed: BTreeSet<u64>,
     /// Number of such files that nodes did not name.
     pub(super) unnamed: u64,
+    /// Files with pages of ended nodes that were not durable in time.
+    pub(super) unsaved: BTreeSet<u64>,
     /// Nodes that did not answer in time.
     pub(super) silent: Vec<NodeId>,
     /// Nodes that ended before they answered.
@@ -34,10 +36,40 @@ pub(super) struct Flushed {
     pub(super) pool: Pool,
 }
 
+/// End of a sync of files with pages that outlived their nodes.
+#[derive(Debug)]
+pub(super) struct Synced {
+    /// Ticket of the flush that requested it.
+    pub(super) ticket: u64,
+    pub(super) files: BTreeSet<u64>,
+    /// Those of them whose sync failed.
+    pub(super) failed: BTreeSet<u64>,
+}
+
+/// Progress of a flush with the pages in ended nodes' memory, which this process writes back.
+#[derive(Debug)]
+enum Outlived {
+    /// These are not in the source: files by place.
+    Pages(BTreeMap<Place, u64>),
+    /// These files are not known to be durable.
+    Syncing(BTreeSet<u64>),
+}
+
+impl Outlived {
+    /// Returns the files that are not durable.
+    fn files(self) -> BTreeSet<u64> {
+        match self {
+            Self::Pages(pages) => pages.into_values().collect(),
+            Self::Syncing(files) => files,
+        }
+    }
+}
+
 /// A flush in progress.
 #[derive(Debug)]
 struct Flush {
     ticket: u64,
+    outlived: Outlived,
     /// Nodes that have not answered, with the number of files that each has named.
     waiting: BTreeMap<NodeId, u64>,
     /// Time at which it ends without their answer.
@@ -61,21 +93,27 @@ impl Server {
         let ticket = (self.nodes.epoch << COUNT_BITS) + self.flushes.count;
         let shares = self.directory.shares().filter(|share| share.alive);
         let mut waiting: BTreeMap<NodeId, u64> = shares.map(|share| (share.node, 0)).collect();
+        let unrescued = self.directory.unrescued_pages();
+        let mut unrescued: BTreeMap<Place, u64> =
+            unrescued.map(|(page, place)| (place, page.inode)).collect();
         let awaited = self.awaited_nodes();
         if !awaited.is_empty() {
             waiting.clear();
+            unrescued.clear();
         }
         for node in waiting.keys() {
             self.send(*node, &[ToNode::FlushAll { ticket }]);
         }
         self.flushes.running.push(Flush {
             ticket,
+            outlived: Outlived::Pages(unrescued),
             waiting,
             end_at: Instant::now() + patience,
             outcome: Flushed {
                 bytes: 0,
-                failed: BTreeSet::new(),
+                failed: std::mem::take(&mut self.rescue.unreported),
                 unnamed: 0,
+                unsaved: BTreeSet::new(),
                 silent: Vec::new(),
                 ended: Vec::new(),
                 awaited,
@@ -87,19 +125,54 @@ impl Server {
         self.end_flushes();
     }
 
-    /// Ends the flushes that have all answers, a dead node, or no time left.
+    /// Ends the flushes that have all answers and no page of an ended node, a dead node, or no time
+    /// left.
     pub(super) fn end_flushes(&mut self) {
+        for flush in &mut self.flushes.running {
+            if matches!(&flush.outlived, Outlived::Pages(pages) if pages.is_empty()) {
+                flush.outlived = Outlived::Syncing(self.rescue.sync(flush.ticket));
+            }
+        }
         let now = Instant::now();
         let is_over = |flush: &mut Flush| {
-            flush.waiting.is_empty() || !flush.outcome.ended.is_empty() || flush.end_at <= now
+            let is_rescued =
+                matches!(&flush.outlived, Outlived::Syncing(files) if files.is_empty());
+            let has_all = flush.waiting.is_empty() && is_rescued;
+            has_all || !flush.outcome.ended.is_empty() || flush.end_at <= now
         };
         for flush in self.flushes.running.extract_if(.., is_over) {
             let mut outcome = flush.outcome;
             if outcome.ended.is_empty() {
                 outcome.silent = flush.waiting.into_keys().collect();
+                outcome.unsaved = flush.outlived.files();
             }
             // The client may be gone.
             let _ = flush.answer.send(outcome);
+        }
+    }
+
+    /// Notes the end of a sync of files with pages of ended nodes. The system reports a failure
+    /// once, so it counts for all flushes in progress, or for the next one.
+    pub(super) fn synced(&mut self, synced: &Synced) {
+        self.rescue.synced(synced);
+        if self.flushes.running.is_empty() {
+            self.rescue.unreported.extend(&synced.failed);
+        }
+        for flush in &mut self.flushes.running {
+            flush.outcome.failed.extend(&synced.failed);
+            if flush.ticket == synced.ticket {
+                flush.outlived = Outlived::Syncing(BTreeSet::new());
+            }
+        }
+    }
+}
+
+impl Flush {
+    /// Removes a page of an ended node. Returns its file, if the flush waits for the page.
+    fn take_page(&mut self, place: Place) -> Option<u64> {
+        match &mut self.outlived {
+            Outlived::Pages(pages) => pages.remove(&place),
+            Outlived::Syncing(_) => None,
         }
     }
 }
@@ -134,6 +207,23 @@ impl Flushes {
                 flush.waiting.remove(&node);
             }
             _ => {}
+        }
+    }
+
+    /// Notes that a page of an ended node is in the source; `dirty` says whether it was not before.
+    pub(super) fn rescued(&mut self, place: Place, dirty: bool) {
+        for flush in &mut self.running {
+            if flush.take_page(place).is_some() && dirty {
+                flush.outcome.bytes += PAGE_BYTES as u64;
+            }
+        }
+    }
+
+    /// Notes that a page of an ended node is lost, since the source refuses it.
+    pub(super) fn given_up(&mut self, place: Place) {
+        for flush in &mut self.running {
+            let lost = flush.take_page(place);
+            flush.outcome.failed.extend(lost);
         }
     }
 

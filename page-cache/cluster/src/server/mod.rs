@@ -259,8 +259,9 @@ impl Server {
                 self.gone(node, connection, why.as_ref());
                 return self.tick();
             }
-            Input::Rescued { place, dirty } => return self.rescued(place, dirty),
+            Input::Rescued { page, place, dirty } => return self.rescued(page, place, dirty),
             Input::GivenUp(places) => return self.given_up(&places),
+            Input::Synced(synced) => self.synced(&synced),
             Input::Status(answer) => {
                 // The client may be gone.
                 let _ = answer.send(self.status());

@@ -280,7 +280,8 @@ impl Server {
         self.flushes.node_ended(node);
         self.segment.end_stores(node);
         let mut out = Outbox::default();
-        self.directory.died(node, &mut out);
+        self.directory
+            .died(node, &|frame| self.segment.unsaved(frame), &mut out);
         self.deliver(out)?;
         // Removed only now that the pool's list has it: a directory that is killed before that
         // leaves the record for the next one.

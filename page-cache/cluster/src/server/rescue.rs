@@ -1,6 +1,6 @@
 //! `placement = "pool"`: write-back of pages that outlived the node in whose memory they are.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel};
@@ -10,9 +10,10 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_pagecache::directory::{Outbox, Placement};
 use forebay_pagecache::message::{PageId, Place};
 use forebay_pagecache::segment::Segment;
-use forebay_pagecache::store;
+use forebay_pagecache::store::{self, Store};
 
 use super::connection::Input;
+use super::flush::Synced;
 use super::{Options, Server, losses};
 use crate::pool::{Nodes, Pool};
 use crate::second_names;
@@ -29,18 +30,49 @@ const REPORT_DELAY_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Rescue {
     inputs: SyncSender<Input>,
     /// Channel to the thread, once it has work.
-    pages: Option<Sender<(PageId, Place)>>,
+    work: Option<Sender<Work>>,
     /// Number of dirty pages that were written back.
     pub(super) rescued: u64,
+    /// Files with such pages that may not be durable.
+    unsynced: BTreeSet<u64>,
+    /// Files whose failed sync no flush has reported.
+    pub(super) unreported: BTreeSet<u64>,
+}
+
+/// Work of the thread.
+#[derive(Debug)]
+enum Work {
+    /// Write a page back.
+    Page(PageId, Place),
+    /// Make files durable, for the flush of this ticket.
+    Sync(u64, BTreeSet<u64>),
 }
 
 impl Rescue {
     pub(super) const fn new(inputs: SyncSender<Input>) -> Self {
         Self {
             inputs,
-            pages: None,
+            work: None,
             rescued: 0,
+            unsynced: BTreeSet::new(),
+            unreported: BTreeSet::new(),
         }
+    }
+
+    /// Starts the sync of the files with pages that were written back, for the flush of this
+    /// ticket. Returns the files.
+    pub(super) fn sync(&self, ticket: u64) -> BTreeSet<u64> {
+        let files = self.unsynced.clone();
+        if let Some(rescuer) = self.work.as_ref().filter(|_| !files.is_empty()) {
+            // If the thread has failed, the directory ends at its next page.
+            let _ = rescuer.send(Work::Sync(ticket, files.clone()));
+        }
+        files
+    }
+
+    /// Notes the end of a sync.
+    pub(super) fn synced(&mut self, synced: &Synced) {
+        self.unsynced.retain(|inode| !synced.files.contains(inode));
     }
 }
 
@@ -53,15 +85,15 @@ impl Server {
         if pages.is_empty() {
             return Ok(());
         }
-        let rescuer = match &self.rescue.pages {
+        let rescuer = match &self.rescue.work {
             Some(rescuer) => rescuer,
             None => {
                 let rescuer = self.spawn_rescuer()?;
-                self.rescue.pages.insert(rescuer)
+                self.rescue.work.insert(rescuer)
             }
         };
-        for page in pages {
-            if rescuer.send(page).is_err() {
+        for (page, place) in pages {
+            if rescuer.send(Work::Page(page, place)).is_err() {
                 // The thread ends only with this process, unless it failed. Then a restarted
                 // directory rescues the rest.
                 return Err(Error::new(
@@ -74,9 +106,9 @@ impl Server {
         Ok(())
     }
 
-    /// Starts the thread. Returns the channel of its pages.
-    fn spawn_rescuer(&self) -> Result<Sender<(PageId, Place)>> {
-        let (sender, pages) = channel();
+    /// Starts the thread. Returns the channel of its work.
+    fn spawn_rescuer(&self) -> Result<Sender<Work>> {
+        let (sender, work) = channel();
         let rescuer = Rescuer {
             source: PathBuf::from(&self.nodes.source),
             pool: self.pool.clone(),
@@ -89,14 +121,18 @@ impl Server {
         };
         std::thread::Builder::new()
             .name("pagecache-rescue".into())
-            .spawn(move || rescuer.run(&pages))?;
+            .spawn(move || rescuer.run(&work))?;
         Ok(sender)
     }
 
     /// Notes that a page is in the store.
-    pub(super) fn rescued(&mut self, place: Place, dirty: bool) -> Result<()> {
+    pub(super) fn rescued(&mut self, page: PageId, place: Place, dirty: bool) -> Result<()> {
         let mut out = Outbox::default();
-        self.rescue.rescued += u64::from(dirty);
+        if dirty {
+            self.rescue.rescued += 1;
+            self.rescue.unsynced.insert(page.inode);
+        }
+        self.flushes.rescued(place, dirty);
         self.directory.rescued(place, &mut out);
         self.deliver(out)
     }
@@ -106,6 +142,7 @@ impl Server {
         // A directory that is started before all nodes were notified notifies them.
         for place in places {
             self.segment.give_up(place.frame);
+            self.flushes.given_up(*place);
         }
         let mut out = Outbox::default();
         self.directory.unrescued(places, &mut out);
@@ -165,10 +202,10 @@ struct Ended;
 
 impl Rescuer {
     /// Writes pages back. Each is tried until the store accepts it or has refused it for too long.
-    fn run(mut self, pages: &Receiver<(PageId, Place)>) {
+    fn run(mut self, work: &Receiver<Work>) {
         // Number of refused pages to retry before a pause.
         let mut retries = 0;
-        while let Ok(next) = self.next(pages, &mut retries) {
+        while let Ok(next) = self.next(work, &mut retries) {
             let tried = next.map_or(Ok(()), |(page, place, since)| {
                 self.write_back(page, place, since)
             });
@@ -180,14 +217,15 @@ impl Rescuer {
         }
     }
 
-    /// Returns the next page, and the time of its first refusal. Returns `None` after a pause.
+    /// Returns the next page, and the time of its first refusal. Returns `None` after a pause, and
+    /// after other work.
     fn next(
         &mut self,
-        pages: &Receiver<(PageId, Place)>,
+        work: &Receiver<Work>,
         retries: &mut usize,
     ) -> std::result::Result<Option<Next>, Ended> {
-        match pages.try_recv() {
-            Ok((page, place)) => return Ok(Some((page, place, None))),
+        match work.try_recv() {
+            Ok(work) => return self.take(work),
             Err(TryRecvError::Disconnected) => return Err(Ended),
             Err(TryRecvError::Empty) => {}
         }
@@ -200,15 +238,46 @@ impl Rescuer {
         self.report()?;
         *retries = self.refused.len();
         let next = if self.refused.is_empty() {
-            pages.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            work.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
-            pages.recv_timeout(RETRY_PAUSE)
+            work.recv_timeout(RETRY_PAUSE)
         };
         match next {
-            Ok((page, place)) => Ok(Some((page, place, None))),
+            Ok(work) => self.take(work),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Ended),
         }
+    }
+
+    /// Returns the page of new work, or executes the work.
+    fn take(&mut self, work: Work) -> std::result::Result<Option<Next>, Ended> {
+        match work {
+            Work::Page(page, place) => Ok(Some((page, place, None))),
+            Work::Sync(ticket, files) => self.sync(ticket, files).map(|()| None),
+        }
+    }
+
+    /// Makes files durable, and reports the end to the directory.
+    fn sync(&mut self, ticket: u64, files: BTreeSet<u64>) -> std::result::Result<(), Ended> {
+        let mut failed = BTreeSet::new();
+        for inode in &files {
+            match self.tree().and_then(|tree| tree.sync(*inode)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    tracing::error!("page cache: {}", error.report());
+                    failed.insert(*inode);
+                    // A later sync of the file is about later writes.
+                    self.tree = None;
+                }
+                // A removed file needs no sync.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        let synced = Synced {
+            ticket,
+            files,
+            failed,
+        };
+        self.inputs.send(Input::Synced(synced)).map_err(|_| Ended)
     }
 
     /// Logs the collected refusals, and reports the pages that are given up to the directory.
@@ -245,7 +314,7 @@ impl Rescuer {
     ) -> std::result::Result<(), Ended> {
         let dirty = self.segment.is_dirty(place);
         let Err(error) = self.write(page, place) else {
-            let rescued = Input::Rescued { place, dirty };
+            let rescued = Input::Rescued { page, place, dirty };
             return self.inputs.send(rescued).map_err(|_| Ended);
         };
         let now = Instant::now();
@@ -264,16 +333,19 @@ impl Rescuer {
         Ok(())
     }
 
-    /// Writes a page to the store, which stays open unless that failed at its opening.
+    /// Writes a page to the store.
     fn write(&mut self, page: PageId, place: Place) -> Result<()> {
-        let tree = match self.tree.take() {
-            Some(tree) => tree,
-            None => Tree::new(&self.source, &self.pool)?.quiet(),
-        };
+        let segment = Arc::clone(&self.segment);
         let run = [(page, place)];
-        let written = store::write_back(&self.segment, &tree, &run, &mut Vec::new());
-        self.tree = Some(tree);
-        written
+        store::write_back(&segment, self.tree()?, &run, &mut Vec::new())
+    }
+
+    /// Returns the store, which stays open.
+    fn tree(&mut self) -> Result<&Tree> {
+        match &mut self.tree {
+            Some(tree) => Ok(tree),
+            closed => Ok(closed.insert(Tree::new(&self.source, &self.pool)?.quiet())),
+        }
     }
 }
 
@@ -289,8 +361,8 @@ pub(super) fn check_nothing_left(pool: &Pool, options: &Options, before: &Nodes)
             format!(
                 "pool {}: it holds page {index} of {}, which was not written back when its nodes \
                  ended\n\
-                 help: start a directory with the former capacity ({} pages) and source, until it \
-                 is ready, or remove the pool",
+                 help: start a directory with the former capacity ({} pages) and source, and run \
+                 `forebay pagecache flush`, or remove the pool",
                 pool.path().display(),
                 second_names::unnamed(inode, Path::new(&before.source)),
                 before.pages

@@ -1,5 +1,6 @@
 //! The command that flushes all nodes.
 
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -8,6 +9,8 @@ use forebay_block::{ErrorKind, Result};
 use forebay_cluster::PAGE_BYTES;
 use forebay_cluster::command;
 use forebay_cluster::pool::Pool;
+use forebay_cluster::status::Status;
+use forebay_io::tree::{Lock, lock_byte};
 
 use super::cluster::{Cluster, PATIENCE, SHORT_LEASE, Worker};
 use super::libc_stop;
@@ -140,4 +143,90 @@ fn a_flush_ends_with_a_node_that_dies_and_with_the_directory() {
     assert_eq!(waits.kind(), ErrorKind::Busy, "{waits:?}");
     cluster.wait(|status| status.awaited.is_empty());
     flush(&cluster, PATIENCE).expect("flushed");
+}
+
+/// A node that has written to a file is killed, while writers of the file wait for the lock of the
+/// result.
+fn killed(cluster: &mut Cluster) -> File {
+    cluster.fill("data", 48);
+    let mut worker = cluster.worker(0, 128);
+    assert_eq!(worker.receive(), "joined");
+    while !worker.receive().starts_with("F ") {}
+    let source = cluster.source().join("data");
+    let source = File::options().read(true).write(true).open(source);
+    let source = source.expect("there");
+    lock_byte(&source, i64::MAX - 2, Lock::Exclusive).expect("others end their writes");
+    // It writes until its next flush waits.
+    std::thread::sleep(Duration::from_millis(300));
+    worker.kill();
+    let is_dead = |status: &Status| status.nodes.iter().all(|node| node.state == "dead");
+    cluster.wait(is_dead);
+    assert!(
+        cluster.status().pages.to_be_invalidated > 0,
+        "unsaved pages"
+    );
+    source
+}
+
+#[test]
+fn a_flush_waits_for_the_pages_of_dead_nodes() {
+    let mut cluster = Cluster::placed("flush-dead", 256, SHORT_LEASE, "pool");
+    let source = killed(&mut cluster);
+    let late = flush(&cluster, Duration::from_secs(1)).expect_err("the source does not answer");
+    assert_eq!(late.kind(), ErrorKind::TimedOut, "{late:?}");
+    let inode = source.metadata().expect("there").ino();
+    let name = format!("inode {inode}");
+    assert!(late.report().contains(&name), "{}", late.report());
+    let ended = flushing(&cluster);
+    let outcome = ended.recv_timeout(Duration::from_millis(500));
+    assert!(
+        outcome.is_err(),
+        "pages of the dead node are not in the source"
+    );
+    // The same after a restart of the directory, which is ready.
+    cluster.kill_directory();
+    ended
+        .recv_timeout(PATIENCE)
+        .expect("it ends")
+        .expect_err("the directory has ended");
+    cluster.start_directory();
+    let ended = flushing(&cluster);
+    let outcome = ended.recv_timeout(Duration::from_millis(500));
+    assert!(
+        outcome.is_err(),
+        "pages of the dead node are not in the source"
+    );
+    lock_byte(&source, i64::MAX - 2, Lock::None).expect("given back");
+    let bytes = ended
+        .recv_timeout(PATIENCE)
+        .expect("it ends")
+        .expect("flushed");
+    let status = cluster.status();
+    assert_eq!(status.pages.to_be_invalidated, 0, "{status:?}");
+    assert_eq!(
+        bytes,
+        status.rescued_pages * PAGE_BYTES as u64,
+        "{status:?}"
+    );
+    assert!(bytes > 0 && status.lost_pages == 0, "{status:?}");
+}
+
+#[test]
+fn a_flush_names_a_file_whose_pages_of_a_dead_node_the_source_refuses() {
+    let rescue = Duration::from_secs(3);
+    let mut cluster = Cluster::rescuing("flush-lost", 256, SHORT_LEASE, "pool", rescue);
+    let source = killed(&mut cluster);
+    let inode = source.metadata().expect("there").ino().to_string();
+    // A process that has not opened the file cannot find it any more.
+    cluster.kill_directory();
+    let second_name = cluster.source().join(".forebay/files").join(&inode);
+    std::fs::remove_file(second_name).expect("its second name");
+    drop(source);
+    cluster.start_directory();
+    let lost = flush(&cluster, PATIENCE).expect_err("the source refuses the pages");
+    assert_eq!(lost.kind(), ErrorKind::Lost, "{lost:?}");
+    let name = format!("inode {inode}");
+    assert!(lost.report().contains(&name), "{}", lost.report());
+    assert!(cluster.status().lost_pages > 0);
+    assert_eq!(flush(&cluster, PATIENCE).expect("it is said once"), 0);
 }

@@ -6,6 +6,7 @@ mod cluster;
 mod differences;
 mod fsx;
 mod git;
+mod listing;
 mod locks;
 mod mapped;
 mod outlive;

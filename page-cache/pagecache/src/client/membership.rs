@@ -1,14 +1,19 @@
 //! Membership of the node: joining, leases, rejoining, leaving, and the end of the connection.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use forebay_block::{Error, Result};
+use forebay_block::{Error, ErrorKind, Result};
 
 use super::locked::Locked;
 use super::{Client, Link, State, not_in_time};
 use crate::message::ToDirectory;
 use crate::node::Counts;
 use crate::store::Store;
+
+/// Interval at which a leaving node repeats its request: pages that the store refused are tried
+/// again.
+const LEAVE_INTERVAL: Duration = Duration::from_millis(500);
 
 impl<S: Store, L: Link> Client<S, L> {
     /// Reports this node's state to a directory that was restarted. I/O in progress continues.
@@ -97,17 +102,55 @@ impl<S: Store, L: Link> Client<S, L> {
         self.changed.notify_all();
     }
 
-    /// Moves all pages out of this node's memory, so that the node can leave without losing any.
+    /// Moves all pages out of this node's memory, so that the node can leave without losing any. A
+    /// page that the store refuses is tried again and again.
     ///
     /// # Errors
-    /// `TimedOut` if they have not left in this time, or `Disconnected`.
+    /// `TimedOut` if they have not left in this time, with the name of a file of theirs, or
+    /// `Disconnected`.
     pub fn leave(&self, patience: Duration) -> Result<()> {
+        let begin = Instant::now();
         let mut state = self.lock_state();
         let ticket = state.ticket();
         let State { node, effects, .. } = &mut *state;
         node.leave(ticket, effects);
-        self.act(&mut state)?;
-        self.outcome(state, ticket, Some(patience)).map(drop)
+        loop {
+            self.act(&mut state)?;
+            let left = patience.saturating_sub(begin.elapsed());
+            match self.outcome(state, ticket, Some(left.min(LEAVE_INTERVAL))) {
+                Err(error) if error.kind() != ErrorKind::TimedOut => return Err(error),
+                Err(_) if left <= LEAVE_INTERVAL => return Err(self.left_behind()),
+                Err(_) => {}
+                Ok(_) => return Ok(()),
+            }
+            state = self.lock_state();
+            let State { node, effects, .. } = &mut *state;
+            node.repeat_leave(effects);
+        }
+    }
+
+    /// Describes the pages that have not left this node's memory in time.
+    fn left_behind(&self) -> Error {
+        let share = self.lock_state().node.share();
+        let unsaved = share.into_iter().flatten();
+        let unsaved = unsaved.filter_map(|frame| self.segment.unsaved(frame));
+        let mut files: BTreeMap<u64, usize> = BTreeMap::new();
+        for (page, _) in unsaved {
+            *files.entry(page.inode).or_default() += 1;
+        }
+        let Some((inode, pages)) = files.first_key_value() else {
+            return not_in_time();
+        };
+        let others = match files.len() - 1 {
+            0 => String::new(),
+            others => format!(" and of {others} other files"),
+        };
+        let context = format!(
+            "{pages} pages of {}{others} are not in the source\n\
+             help: check that the source answers and has room; the log has its errors",
+            self.store.name(*inode)
+        );
+        Error::new(ErrorKind::TimedOut, context)
     }
 
     /// Returns the error that all operations return, if the client is broken.

@@ -152,6 +152,18 @@ impl Directory {
         }
     }
 
+    /// Returns the pages in dead nodes' memory that must be in the store before they leave: those
+    /// of [`Outbox::rescues`], and those that nodes still map.
+    pub fn unrescued_pages(&self) -> impl Iterator<Item = (PageId, Place)> + '_ {
+        let dead = self.shares().filter(|share| !share.alive && self.pooled());
+        let frames = dead.flat_map(|share| share.first_frame..share.first_frame + share.frames);
+        frames.filter_map(|frame| {
+            let entry = &self.entries[frame as usize];
+            let is_left = entry.state == State::ToBeInvalidated;
+            is_left.then(|| (entry.page, entry.place(frame)))
+        })
+    }
+
     /// Notes that the caller has written back one of [`Outbox::rescues`], dirty or not. If the
     /// store refuses it, the caller tries again, or gives it up ([`Directory::unrescued`]). The
     /// page is not available until then.

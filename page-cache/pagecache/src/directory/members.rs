@@ -203,11 +203,10 @@ impl Directory {
     }
 
     /// Handles a request to leave: the node's memory gets no more pages, and its pages are evicted.
+    /// A repeated request evicts those that the store has refused since.
     pub(super) fn leave(&mut self, node: NodeId, out: &mut Outbox) {
         let member = &mut self.members[node.index()];
-        if std::mem::replace(&mut member.leaving, true) {
-            return;
-        }
+        member.leaving = true;
         (member.free, member.free_head) = (0, NONE);
         let range = member.first_frame..member.first_frame + member.frames;
         for frame in range {

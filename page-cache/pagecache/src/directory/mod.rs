@@ -25,6 +25,7 @@ use hashbrown::HashTable;
 
 use crate::fault::{Fault, Faults};
 use crate::message::{Access, NODES_MAX, NodeId, PageId, Place, ToDirectory, ToNode};
+pub use death::Unsaved;
 pub use entry::State;
 use entry::{Entry, NONE, SETTLED, STORABLE, WRITTEN};
 use evict::Flushes;

@@ -233,7 +233,7 @@ impl Directory {
         }
         // The newest copy of a page first: any other was given up.
         unsaved.sort_by_key(|(_, place)| std::cmp::Reverse(place.generation));
-        for (page, place) in unsaved {
+        for (page, place) in unsaved.iter().copied() {
             let host = self
                 .entries
                 .get(place.frame as usize)
@@ -269,8 +269,12 @@ impl Directory {
             }
         }
         self.recover_given_up(given_up, out);
+        let in_frame = |frame: u32| {
+            let mut unsaved = unsaved.iter().copied();
+            unsaved.find(|(_, place)| place.frame == frame)
+        };
         for share in shares.iter().filter(|share| !share.alive) {
-            self.announce_death(share.node, out);
+            self.announce_death(share.node, &in_frame, out);
         }
         for lock in recovery.locks {
             self.locks

@@ -1,6 +1,7 @@
 //! Single steps, by hand. The simulation tests their combinations.
 
 mod evict;
+mod filled;
 mod members;
 mod replicas;
 
@@ -75,8 +76,15 @@ impl Desk {
     }
 
     fn die(&mut self, number: u8) -> Vec<(u8, ToNode)> {
+        self.die_with(number, None)
+    }
+
+    /// A node dies that has filled and written this page.
+    fn die_with(&mut self, number: u8, unsaved: Option<(PageId, Place)>) -> Vec<(u8, ToNode)> {
         self.out = Outbox::default();
-        self.directory.died(node(number), &mut self.out);
+        let unsaved = |frame| unsaved.filter(|(_, place)| place.frame == frame);
+        let out = &mut self.out;
+        self.directory.died(node(number), &unsaved, out);
         self.sent()
     }
 

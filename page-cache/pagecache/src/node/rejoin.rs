@@ -81,15 +81,21 @@ impl Node {
             });
         }
         self.repeat_requests(out);
-        if self.leaving.is_some() {
-            out.push(Effect::Send(ToDirectory::Leave {}));
-        }
+        self.repeat_leave(out);
     }
 
     /// Asks to leave. [`Effect::Done`] reports that no page is left in this node's memory. The node
     /// may read and write meanwhile.
     pub fn leave(&mut self, ticket: Ticket, out: &mut Vec<Effect>) {
         self.leaving = Some(ticket);
-        out.push(Effect::Send(ToDirectory::Leave {}));
+        self.repeat_leave(out);
+    }
+
+    /// Repeats the request to leave, if the node waits for its end. A page that the store has
+    /// refused is evicted once more.
+    pub fn repeat_leave(&self, out: &mut Vec<Effect>) {
+        if self.leaving.is_some() {
+            out.push(Effect::Send(ToDirectory::Leave {}));
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Nodes that may have written pages that no frame holds: a word of the first header, with one bit
-//! for each node. So a node sends no message to find that there are none.
+//! Nodes that may have written pages that no frame holds: half a word of the first header, with one
+//! bit for each node. So a node sends no message to find that there are none.
 
 use std::sync::atomic::Ordering;
 
@@ -23,7 +23,7 @@ impl Segment {
     pub fn others_are_relaxed(&self, node: NodeId) -> bool {
         self.drop_header(0);
         let relaxed = self.word(0, RELAXED).load(Ordering::SeqCst);
-        relaxed & !u64::from(node.bit()) != 0
+        relaxed & u64::from(!node.bit()) != 0
     }
 }
 

@@ -7,7 +7,6 @@ mod group;
 use super::model::{End, SyncStart};
 use super::world::World;
 use super::{PAGE_BYTES, PAGE_WORDS, Words, to_bytes, to_words};
-use crate::directory::Placement;
 use crate::message::{Access, PageId, Place};
 use crate::node::{Acquired, Effect, Ticket, WroteWhole};
 use crate::segment::Frame;
@@ -384,8 +383,7 @@ impl World {
             client.stage = Stage::Over;
             let ok = client.done == Some(true);
             self.summary.flushes_failed += u64::from(!ok);
-            let survive = self.config.placement == Placement::Pool && self.store_fails == 0;
-            if survive && !ok {
+            if self.pages_survive() && !ok {
                 return Err(format!(
                     "a {purpose:?} of {id} fails though pages outlive nodes"
                 ));

@@ -66,8 +66,8 @@ fn to_words(bytes: &[u8]) -> Words {
 /// Lives of each consistency.
 const LIVES: Lives = Lives {
     // Fault::UnreportedLoss, Fault::WriteBackOverlaps, Fault::GivenUpForgotten,
-    // Fault::ProtectionNotCancelled
-    pinned: &[103, 312, 165, 221],
+    // Fault::ProtectionNotCancelled, Fault::FilledForgotten
+    pinned: &[103, 312, 165, 221, 292],
     gate: 800,
     whole: 5000,
     share: 2,
@@ -284,6 +284,11 @@ fn a_publication_that_awaits_one_node_of_several_is_found() {
 #[test]
 fn an_answer_before_the_publication_is_found() {
     found(Fault::AnswerUnpublished);
+}
+
+#[test]
+fn a_page_that_is_discarded_since_its_node_died_before_the_publication_is_found() {
+    found(Fault::FilledForgotten);
 }
 
 #[test]

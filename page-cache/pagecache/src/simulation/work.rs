@@ -3,7 +3,7 @@
 
 use super::world::World;
 use super::{PAGE_BYTES, to_words};
-use crate::directory::Outbox;
+use crate::directory::{Outbox, Placement};
 use crate::fault::Fault;
 use crate::message::{PageId, Place};
 use crate::node::Effect;
@@ -240,6 +240,11 @@ impl World {
         let mut out = Outbox::default();
         self.directory.rescued(place, &mut out);
         self.deliver(out)
+    }
+
+    /// Returns whether no page is lost with its node.
+    pub(super) fn pages_survive(&self) -> bool {
+        self.config.placement == Placement::Pool && self.store_fails == 0
     }
 
     fn fails(&self) -> bool {

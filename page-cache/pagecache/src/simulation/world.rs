@@ -375,7 +375,8 @@ impl World {
                 self.peers[node.index()].up.clear();
                 self.segment.end_stores(node);
                 let mut out = Outbox::default();
-                self.directory.died(node, &mut out);
+                self.directory
+                    .died(node, &|frame| self.segment.unsaved(frame), &mut out);
                 self.deliver(out)?;
             }
             Event::Rescue(index) => self.rescue(index)?,
@@ -401,7 +402,11 @@ impl World {
         if let Some((node, error)) = out.refused.first() {
             return Err(format!("{node}, late: {}", error.report()));
         }
+        let survive = self.pages_survive();
         for page in out.take_lost(&self.segment) {
+            if survive && self.shelf.words(page) != self.model.current(page) {
+                return Err(format!("{page} is lost though pages outlive nodes"));
+            }
             self.model.name_lost(page);
         }
         for frame in out.discarded {

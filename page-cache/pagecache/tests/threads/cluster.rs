@@ -450,7 +450,7 @@ fn serve(
                 }
             }
             Up::Died(node) => {
-                directory.died(node, &mut out);
+                directory.died(node, &|frame| segment.unsaved(frame), &mut out);
                 downs[node.index()] = None;
             }
         }

@@ -137,3 +137,28 @@ fn neighbours_that_are_given_up_are_one_message() {
     assert_eq!(desk.sent(), [died(0, 3), died(5, 2)]);
     assert_eq!(desk.lost().len(), 5);
 }
+
+#[test]
+fn a_refused_page_is_evicted_at_each_request_to_leave() {
+    let mut desk = Desk::new(2, 2, 0, 0);
+    let place = desk.publish_new(0, 1, Access::Write);
+    let (leave, left) = (ToDirectory::Leave {}, (0, ToNode::Left {}));
+    for ok in [false, false, true] {
+        let page = page(1);
+        let sent = desk.say(0, leave);
+        assert_eq!(sent, [(0, ToNode::Invalidate { page, place })], "{ok}");
+        assert_eq!(desk.say(0, leave), [], "it is going");
+        let sent = desk.say(0, ToDirectory::Invalidated { place });
+        assert_eq!(sent, [(0, ToNode::WriteBack { page, place })]);
+        let sent = desk.say(0, ToDirectory::WrittenBack { place, ok });
+        assert_eq!(sent.contains(&left), ok, "{sent:?}");
+        if !ok {
+            let map = ToNode::Map {
+                page,
+                place,
+                access: Access::Write,
+            };
+            assert_eq!(desk.lookup(0, 1, Access::Write), [(0, map)]);
+        }
+    }
+}

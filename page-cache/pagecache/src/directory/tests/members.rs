@@ -157,8 +157,8 @@ fn a_node_that_dies_during_recovery_is_not_admitted() {
     directory
         .receive(node(1), join, &mut out)
         .expect("it is to wait");
-    directory.died(node(1), &mut out);
-    directory.died(node(0), &mut out);
+    directory.died(node(1), &|_| None, &mut out);
+    directory.died(node(0), &|_| None, &mut out);
     assert_eq!(directory.awaited(), Some(0));
     directory.recovered(Vec::new(), &[], &mut out);
     assert_eq!(
