@@ -55,7 +55,7 @@ impl Writers {
         Self(writers)
     }
 
-    /// Returns the writers that [`Writers::to_string`] wrote.
+    /// Returns the writers in a text that [`fmt::Display`] made.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut writers = [None; RECORDED];
         for (number, id) in text.split(' ').enumerate() {
