@@ -56,8 +56,9 @@ fn append(path: &Path, whose: &str, fate: &str, ranges: &[Range<u64>]) -> Result
     for Range { start, end } in ranges {
         listed.push_str(&format!("{start} {}\n", end - start));
     }
-    let options = OpenOptions::new().read(true).append(true).create(true);
-    let added = files::open(path, options).and_then(|mut file| {
+    let mut options = OpenOptions::new();
+    let file = files::open(path, options.read(true).append(true).create(true));
+    let added = file.and_then(|mut file| {
         let mut former = Vec::new();
         file.read_to_end(&mut former)?;
         if !holds(&String::from_utf8_lossy(&former), whose, &listed) {
