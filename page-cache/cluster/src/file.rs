@@ -174,7 +174,7 @@ impl File {
             self.size_bytes.fetch_max(end, Ordering::Relaxed);
         }
         self.store(offset, bytes, stored)?;
-        // In this order: a file that has its length again was counted before.
+        // The length is read first: a truncation is counted before the file can grow.
         if !self.finish_write(end)? || cuts() != cuts_before {
             // Another program made the file shorter meanwhile: the whole write takes effect after
             // that.

@@ -228,5 +228,8 @@ fn a_flush_names_a_file_whose_pages_of_a_dead_node_the_source_refuses() {
     let name = format!("inode {inode}");
     assert!(lost.report().contains(&name), "{}", lost.report());
     assert!(cluster.status().lost_pages > 0);
-    assert_eq!(flush(&cluster, PATIENCE).expect("it is said once"), 0);
+    assert_eq!(
+        flush(&cluster, PATIENCE).expect("one report of the loss"),
+        0
+    );
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::cluster::{Cluster, can_mount};
 use super::names;
 
-/// An open directory of the system, which can begin a listing anew.
+/// A directory stream of the C library.
 struct Listing(*mut libc::DIR);
 
 impl Listing {

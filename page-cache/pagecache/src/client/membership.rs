@@ -11,8 +11,8 @@ use crate::message::ToDirectory;
 use crate::node::Counts;
 use crate::store::Store;
 
-/// Interval at which a leaving node repeats its request: pages that the store refused are tried
-/// again.
+/// Interval at which a leaving node repeats its request. Each request retries the pages that the
+/// store refused.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(500);
 
 impl<S: Store, L: Link> Client<S, L> {
@@ -102,11 +102,11 @@ impl<S: Store, L: Link> Client<S, L> {
         self.changed.notify_all();
     }
 
-    /// Moves all pages out of this node's memory, so that the node can leave without losing any. A
-    /// page that the store refuses is tried again and again.
+    /// Moves all pages out of this node's memory, so that the node can leave without losing any.
+    /// Retries pages that the store refuses.
     ///
     /// # Errors
-    /// `TimedOut` if they have not left in this time, with the name of a file of theirs, or
+    /// `TimedOut` if they have not left in this time, with the name of one of their files, or
     /// `Disconnected`.
     pub fn leave(&self, patience: Duration) -> Result<()> {
         let begin = Instant::now();

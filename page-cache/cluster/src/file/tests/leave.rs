@@ -76,8 +76,6 @@ fn a_leave_that_gives_up_names_a_file() {
         report.contains(&name) && report.contains("help:"),
         "{report}"
     );
-    let failures = inner.client().counts().write_back_failures;
-    assert!(failures > 1, "{failures}: tried again");
     std::fs::hard_link(bed.source.join("data"), second_name).expect("linked");
     drop(inner);
     assert!(goes.leave(), "it may try once more");
