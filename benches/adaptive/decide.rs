@@ -106,7 +106,7 @@ impl Decider {
         if !write && last - base <= 1 << self.region_shift {
             let asked = bits(first - base, last - base);
             let states = &self.states;
-            let holds = |(id, _): &(BlockId, Span)| asked & !states[*id as usize].valid == 0;
+            let holds = |(id, _): &(BlockId, Span)| asked & !states[id.index()].valid == 0;
             let unit = ((first - base) >> self.unit_shift) as u32;
             let hit = self.table.find_at(0, region, unit).find(holds);
             if let Some((id, _)) = hit {
@@ -151,7 +151,7 @@ impl Decider {
     }
 
     fn note_use(&mut self, id: BlockId, asked: u64) {
-        let state = &mut self.states[id as usize];
+        let state = &mut self.states[id.index()];
         let repeated = state.asked & asked;
         state.asked |= asked;
         let granules = 1 << (self.unit_shift + u32::from(self.table.class(id)));
@@ -167,7 +167,7 @@ impl Decider {
         let known = Cell::new((u64::MAX, 0));
         let cached = |region: u64| -> u64 {
             if known.get().0 != region {
-                let valid = |id: BlockId, _| self.states[id as usize].valid;
+                let valid = |id: BlockId, _| self.states[id.index()].valid;
                 known.set((region, self.table.gather(0, region, valid)));
             }
             known.get().1
@@ -230,7 +230,7 @@ impl Decider {
 
     /// Notes the granules of a block that the request makes valid.
     fn fill(&mut self, id: BlockId, granules: u64, asked: u64, wanted: u64, write: bool) {
-        let state = &mut self.states[id as usize];
+        let state = &mut self.states[id.index()];
         state.valid |= match (write, self.rules.learned) {
             (true, _) => asked & granules,
             (false, true) => wanted & granules,
@@ -256,11 +256,11 @@ impl Decider {
         let id = self.table.allocate(0, region, span);
         let id = id.expect("there is room");
         self.replacer.placed(&self.table, id);
-        if id as usize >= self.states.len() {
-            self.states.resize(id as usize + 1, State::default());
+        if id.index() >= self.states.len() {
+            self.states.resize(id.index() + 1, State::default());
         }
         let granules = self.granules(span);
-        self.states[id as usize] = State {
+        self.states[id.index()] = State {
             valid: 0,
             asked: asked & granules,
         };

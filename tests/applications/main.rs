@@ -1,5 +1,7 @@
-//! Loads of real programs on the file system of a folder: a key-value store's (YCSB's mixes), a
-//! file server's (after filebench), and one to check after a crash.
+//! Loads of real programs on the file system of a folder.
+//!
+//! They are a key-value store's (YCSB's mixes), a file server's (after filebench), and one to check
+//! after a crash.
 //!
 //! ```text
 //! applications ycsb rocksdb|sqlite FOLDER load|a|f uniform|zipfian|latest RECORDS VALUE_BYTES \

@@ -1,7 +1,7 @@
 //! The simulator and the engine make the same decisions: placed blocks, read-ahead, victims.
 //!
 //! Where the largest block is over 256 KiB, the engine has finer maps of small blocks than the
-//! simulator, and the missing part of a granule may differ. Those sizes are not compared.
+//! simulator. The missing part of a granule may differ. Those sizes are not compared.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -102,15 +102,15 @@ impl Survey<'_> {
 
     /// Lets a cell of cached data with a checksum rot.
     async fn rot_data(&self, rng: &Rng) -> Result<Damage> {
-        let place = match self.superblock.checksum_table() {
+        let extent = match self.superblock.checksum_table() {
             // After a crash, nothing shows which data was not overwritten.
-            Some(place) if self.superblock.dirty_tracking != DirtyTracking::None => place,
+            Some(extent) if self.superblock.dirty_tracking != DirtyTracking::None => extent,
             _ => return Ok(Damage::default()),
         };
         if !self.replayed.clean {
             return Ok(Damage::default());
         }
-        let (table, _) = checksums::read(self.device.as_ref(), place).await?;
+        let (table, _) = checksums::read(self.device.as_ref(), extent).await?;
         // Such a mode does not read clean data, so its rot would be found too late.
         let reads_clean = !self.stack.details.modes.contains(&Mode::PassThrough);
         let mut cells = Vec::new();
@@ -202,21 +202,21 @@ impl Survey<'_> {
     }
 
     fn rot_tree(&self, rng: &Rng) -> Damage {
-        let Some(place) = self.superblock.tree() else {
+        let Some(extent) = self.superblock.tree() else {
             return Damage::default();
         };
-        let unit = u64::from(place.unit_bytes);
-        let at = place.offset + rng.below(place.bytes() / unit) * unit;
+        let unit = u64::from(extent.unit_bytes);
+        let at = extent.offset + rng.below(extent.bytes() / unit) * unit;
         self.metadata.rot(rng, at, unit, 1);
         rotted()
     }
 
     fn rot_sums(&self, rng: &Rng) -> Damage {
-        let Some(place) = self.superblock.checksum_table() else {
+        let Some(table) = self.superblock.checksum_table() else {
             return Damage::default();
         };
-        let unit = u64::from(place.unit_bytes);
-        let at = place.offset + rng.below(place.units()) * unit;
+        let unit = u64::from(table.unit_bytes);
+        let at = table.offset + rng.below(table.units()) * unit;
         self.metadata.rot(rng, at, unit, 1 + rng.below(8) as u32);
         rotted()
     }
@@ -245,8 +245,8 @@ impl Survey<'_> {
 
     /// Lets one record of a valid unit of the log rot, or all of them. It skips the part of the
     /// last batch that nothing else proves durable: damage there looks like a batch that was never
-    /// written. It lets nothing rot while all of the last batch is unflushed, as after a kill:
-    /// power loss would make the batch before it the last one.
+    /// written. It lets nothing rot while all of the last batch is unflushed, as after a kill.
+    /// Power loss would make the batch before it the last one.
     fn rot_log(&self, rng: &Rng) -> Damage {
         let unit = self.superblock.log.unit_records();
         let (tail, batch) = (self.replayed.tail, self.replayed.last_batch);
@@ -328,11 +328,11 @@ impl Survey<'_> {
                     lost.extend(self.range(volume, region * len..(region + 1) * len));
                 }
                 Some(Body::Kill { slots, count }) => {
-                    let is_repeated = |place: &u32| {
+                    let is_repeated = |slot: &u32| {
                         (unit.end..end).any(|later| match self.record(later) {
-                            Some(Body::Block(block)) => block.slot == *place,
+                            Some(Body::Block(block)) => block.slot == *slot,
                             Some(Body::Kill { slots, count }) => {
-                                slots[..usize::from(count)].contains(place)
+                                slots[..usize::from(count)].contains(slot)
                             }
                             _ => false,
                         })

@@ -230,9 +230,9 @@ fn random(setup: Setup, seed: u64) -> Result<(), String> {
         };
         go_down(&machine, crash);
         if rng.chance(1, 3) {
-            let place = setup.place();
-            let unit = rng.below(place.bytes() / u64::from(setup.unit_bytes));
-            let at = place.offset + unit * u64::from(setup.unit_bytes);
+            let extent = setup.extent();
+            let unit = rng.below(extent.bytes() / u64::from(setup.unit_bytes));
+            let at = extent.offset + unit * u64::from(setup.unit_bytes);
             machine.world.disks()[0].rot(at, u64::from(setup.unit_bytes), 1);
         }
     }
@@ -289,11 +289,11 @@ fn rot_reads_as_all_dirty_and_never_as_clean() {
         let machine = fresh(setup, 3);
         live(&machine, 3, false).expect("nothing fails");
         machine.world.crash_power(Keep::None);
-        let place = setup.place();
+        let extent = setup.extent();
         let unit = u64::from(setup.unit_bytes);
-        for copy in 0..place.bytes() / unit {
+        for copy in 0..extent.bytes() / unit {
             let machine = machine.fork();
-            machine.world.disks()[0].rot(place.offset + copy * unit, unit, 1);
+            machine.world.disks()[0].rot(extent.offset + copy * unit, unit, 1);
             let opened = open(&machine).unwrap_or_else(|error| panic!("{setup:?}: {error}"));
             let (report, _) = opened.expect("nothing stops it");
             assert_eq!(
@@ -304,12 +304,12 @@ fn rot_reads_as_all_dirty_and_never_as_clean() {
         }
         // The same holds for a unit that cannot be read.
         machine.world.disks()[0].set_faults(FaultPlan {
-            bad_range: Some(place.offset..place.offset + place.bytes()),
+            bad_range: Some(extent.offset..extent.offset + extent.bytes()),
             ..FaultPlan::default()
         });
         let (report, dirty) = open(&machine).expect("it opens").expect("nothing stops it");
-        assert_eq!(report.lost_units, place.units());
-        assert_eq!(u64::from(report.unreadable_copies) * unit, place.bytes());
+        assert_eq!(report.lost_units, extent.units());
+        assert_eq!(u64::from(report.unreadable_copies) * unit, extent.bytes());
         assert_eq!(
             dirty,
             machine.cached.borrow().len(),

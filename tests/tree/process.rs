@@ -14,7 +14,7 @@ use forebay_mapperx::{Adjuster, Adjustment};
 use forebay_metadata::Seed;
 use forebay_metadata::order;
 use forebay_metadata::tree::{
-    LoadReport, Marked, Plane, Shape, TreeOptions, TreePlace, TreeWriter, format, load,
+    LoadReport, Marked, Plane, Shape, TreeExtent, TreeOptions, TreeWriter, format, load,
 };
 
 const SECTOR: u64 = 512;
@@ -35,8 +35,8 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) fn place(&self) -> TreePlace {
-        TreePlace {
+    pub(crate) fn extent(&self) -> TreeExtent {
+        TreeExtent {
             offset: u64::from(self.unit_bytes),
             unit_bytes: self.unit_bytes,
             volume: 3,
@@ -128,18 +128,18 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) async fn format(self) -> forebay_block::Result<()> {
-        format(&self.tree, self.setup.place(), seed(), self.epoch).await
+        format(&self.tree, self.setup.extent(), seed(), self.epoch).await
     }
 
     /// Opens the tree and checks every cached block that it calls clean. Blocks that it calls dirty
     /// are marked.
     pub(crate) async fn open(&self) -> Result<Opened, String> {
-        let (place, options) = (self.setup.place(), self.setup.options());
-        let adjuster = self.setup.adjustment.adjuster(place.shape);
-        let loaded = load(&self.tree, place, seed(), self.epoch, options, adjuster).await;
+        let (extent, options) = (self.setup.extent(), self.setup.options());
+        let adjuster = self.setup.adjustment.adjuster(extent.shape);
+        let loaded = load(&self.tree, extent, seed(), self.epoch, options, adjuster).await;
         let loaded = loaded.map_err(|error| format!("the tree does not load: {error}"))?;
         let report = loaded.report;
-        let writer = TreeWriter::new(Rc::new(self.tree.clone()), place, seed(), loaded);
+        let writer = TreeWriter::new(Rc::new(self.tree.clone()), extent, seed(), loaded);
         let mut dirty = BTreeSet::new();
         for (&block, &written) in &*self.cached.borrow() {
             let mut tree = writer.tree();

@@ -1,7 +1,6 @@
 //! `cargo xtask study`: what the papers claim, measured or simulated.
 
 mod applications;
-mod beside_paper;
 mod caiti;
 mod check;
 mod claims;
@@ -9,6 +8,7 @@ mod dpc;
 mod jobs;
 mod mapperx;
 mod opencas;
+mod paper_figures;
 mod sections;
 mod simulation;
 mod table;
@@ -32,7 +32,7 @@ pub(crate) enum Study {
     /// AdaCache's table: fixed block sizes, its own rules and ours; writes docs/results/adacache.md
     Adacache(Options),
     /// Databases and file mixes on ext4 over a table on emulated persistent memory, alone and
-    /// through each policy, and what a kill leaves of them; writes docs/results/applications.md.
+    /// through each policy, and the data that a kill leaves. Writes docs/results/applications.md.
     /// Half an hour (needs root)
     Applications(applications::Options),
     /// Caiti's response times: writes to a table on emulated persistent memory, alone and through

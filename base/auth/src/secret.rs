@@ -1,7 +1,10 @@
 //! A secret and its text form (Base 8.13.5.8).
 //!
-//! The text form has three parts, separated by colons: `DHHC-1` (format and version), the
-//! transforming hash function as two digits, and the base64 of the secret's bytes and their CRC-32.
+//! The text form has three parts, separated by colons:
+//!
+//! - `DHHC-1` (format and version)
+//! - the transforming hash function as two digits
+//! - the base64 of the secret's bytes and their CRC-32
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! Path of an operation's outcome from a device to the caller: a pair of a [`Completion`] (held by
-//! the device) and an [`IoFuture`] (held by the caller).
+//! Path of an operation's outcome from a device to the caller.
+//!
+//! The path is a pair: the device holds a [`Completion`], and the caller holds an [`IoFuture`].
 //!
 //! Both sides are on one reactor thread and share a cell of that thread's slab. So neither
 //! submitting nor completing allocates, once the slab has grown to the largest number of operations
@@ -41,8 +42,10 @@ thread_local! {
     static ABANDONING: Flag<bool> = const { Flag::new(false) };
 }
 
-/// Runs `f`, in which operations may be dropped without completion: the end of a reactor (or of a
-/// simulated process), where device and caller end together.
+/// Runs `f`, in which operations may be dropped without completion.
+///
+/// That happens at the end of a reactor or of a simulated process, where device and caller end
+/// together.
 pub fn abandoning<T>(f: impl FnOnce() -> T) -> T {
     let before = ABANDONING.replace(true);
     let result = f();

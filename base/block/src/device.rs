@@ -31,8 +31,8 @@ pub struct DeviceInfo {
     pub logical_block_bytes: u32,
     /// Unit that the medium writes without reading first, bytes; at least the logical block.
     pub physical_block_bytes: u32,
-    /// Unit of atomicity, bytes: each aligned piece of a write of this size is wholly old or wholly
-    /// new after a power loss (or the end of the process). It is the logical block on most devices,
+    /// Unit of atomicity, bytes. Each aligned piece of a write of this size is wholly old or wholly
+    /// new after a power loss or the end of the process. It is the logical block on most devices,
     /// and less on raw byte-addressable media, which tear blocks.
     pub atomic_write_bytes: u32,
     /// Whether acknowledged writes may be in a volatile cache, so that only a flush or FUA makes

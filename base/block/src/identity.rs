@@ -35,8 +35,8 @@ pub struct Identity {
     /// Another number of the same medium, by which an earlier version or another configuration
     /// knows it; zero for none. It is never recorded.
     pub alias: u64,
-    /// Instance of a device without a name: a hash of the machine's boot in the upper half, and the
-    /// kernel's count of attached disks in the lower half. Zero if it is unknown.
+    /// Instance of a device without a name; zero if it is unknown. The upper half is a hash of the
+    /// machine's boot, and the lower half the kernel's count of attached disks.
     pub instance: u64,
     /// Evidence for [`Identity::medium`]. It is never recorded.
     pub basis: Basis,
@@ -87,7 +87,7 @@ impl Identity {
     /// Returns whether the device `now` of `now_bytes` cannot be the one that was recorded as
     /// `self` with `size_bytes`.
     ///
-    /// A device without a name is compared by its size, too: one of another size at the same
+    /// A device without a name is compared by its size, too. One of another size at the same
     /// position is more likely another device than the same one, grown.
     #[must_use]
     pub const fn is_replaced_by(self, size_bytes: u64, now: Self, now_bytes: u64) -> bool {

@@ -16,9 +16,9 @@ impl Holder {
         Self { process }
     }
 
-    /// Returns the process that took the lock of this file. `None` if the kernel does not tell:
-    /// the lock is of another process namespace or another machine, or the file system has device
-    /// numbers of its own (btrfs).
+    /// Returns the process that took the lock of this file. `None` if the kernel does not report
+    /// it. Either the lock is of another process namespace or another machine, or the file system
+    /// has device numbers of its own (btrfs).
     pub(crate) fn of(file: &Metadata) -> Option<Self> {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         find(&locks, file.st_dev(), file.st_ino())

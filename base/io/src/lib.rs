@@ -6,9 +6,10 @@
 //!   production and under test.
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads if io_uring is
 //!   forbidden.
-//! - [`mod@file`], [`blocks`], [`direct`], [`durable`], [`net`], [`event`], [`fuse`], [`library`],
-//!   [`limits`], [`owner`], [`passthrough`], [`pmem`], [`send`], [`shm`], [`process`], [`system`],
-//!   [`tree`], [`workers`], [`xattr`]: facilities of the machine for tasks of a reactor.
+//! - [`mod@file`], [`blocks`], [`direct`], [`durable`], [`owner`], [`passthrough`], [`pmem`],
+//!   [`shm`], [`tree`], [`xattr`]: files, devices and memory for tasks of a reactor.
+//! - [`net`], [`event`], [`fuse`], [`library`], [`limits`], [`process`], [`send`], [`system`],
+//!   [`workers`]: other facilities of the machine for these tasks.
 //! - [`sync`]: synchronization of tasks of one reactor; [`answer`]: with another thread.
 
 pub mod answer;

@@ -1,8 +1,8 @@
 //! Reads and writes that leave no copy of a file in the kernel's page cache.
 //!
-//! `RWF_DONTCACHE` (Linux 6.14, on file systems that support it) removes the pages of a request
-//! from the page cache at its end, or at the end of their write-back. It needs no alignment, unlike
-//! `O_DIRECT`. Elsewhere `posix_fadvise` removes the pages after a read and after a sync.
+//! `RWF_DONTCACHE` removes the pages of a request from the page cache at its end, or at the end of
+//! their write-back. It needs Linux 6.14 and a file system that supports it. It needs no alignment,
+//! unlike `O_DIRECT`. Elsewhere `posix_fadvise` removes the pages after a read and after a sync.
 
 use std::fs::File;
 use std::io;

@@ -61,7 +61,7 @@ fn report<T>(outcome: &Result<T>) {
     }
 }
 
-/// Deletes objects that the checkpoint at open covers and that nothing names: a writer ended before
+/// Deletes objects that the checkpoint at open covers and that nothing names. A writer ended before
 /// it had deleted them, or a late creation made one again.
 async fn sweep(core: &Core) -> Result<()> {
     let Some(end) = core.log.borrow().checkpoint else {

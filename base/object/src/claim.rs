@@ -298,7 +298,7 @@ async fn append_claim(
     }
 }
 
-/// Occupies the places that objects of earlier writers could take late: each has at most
+/// Occupies the places that objects of earlier writers could take late. Each writer has at most
 /// [`PIPELINE`] creations beyond the durable part of its log, which ends before the claim.
 async fn append_barriers(link: &Link<'_>, chain: &mut Chain, writer: &Writer) -> Result<()> {
     let places = writer.claim + 1..writer.claim + PIPELINE;

@@ -70,7 +70,7 @@ fn copy(log: &Log, place: Place, len: u32, first: u64, buf: &Buf, begin: usize) 
         Content::Open => buf.copy_from(begin, &log.batch.payload[bytes]),
         Content::Closed(payload) => buf.copy_from(begin, &payload[bytes]),
         Content::Stored(..) => {
-            let source = Source::of(object)?;
+            let source = Source::of(object).expect("the content is stored");
             return Some(Part {
                 first,
                 sectors: place.offset..place.offset + len,

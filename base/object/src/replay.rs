@@ -71,7 +71,7 @@ pub(crate) async fn is_newest(link: &Link<'_>, checkpoint: Option<u64>) -> Resul
 /// Loads the state at the end of the log. Returns the place of the checkpoint that it began with.
 ///
 /// No object that was read can have been deleted meanwhile, or be a late creation in the place of a
-/// deleted one: a newer checkpoint would exist.
+/// deleted one. Otherwise a newer checkpoint would exist.
 ///
 /// # Errors
 /// `Corrupt` if an object does not verify. `Lost` if a later object proves that the log was longer.

@@ -1,6 +1,6 @@
 //! Snapshots of a volume.
 //!
-//! A snapshot is a checkpoint under another name. It is complete when the log has a record of it: a
+//! A snapshot is a checkpoint under another name. It is complete when the log has a record of it. A
 //! successor of the writer sees the record, and pins the objects of the snapshot. A snapshot
 //! without a record was never acknowledged.
 

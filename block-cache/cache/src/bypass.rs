@@ -18,7 +18,7 @@ use forebay_policy::cleaning::IoDevice;
 use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
 use crate::job::Job;
-use crate::map::{REWRITTEN, Slot};
+use crate::map::{BlockState, REWRITTEN};
 use crate::mode::CopyRule;
 use crate::volume::AttachedVolume;
 
@@ -30,9 +30,9 @@ pub(crate) async fn write(
     job: Job<Extent>,
     copy: CopyRule,
 ) -> Result<()> {
-    let present = move |engine, volume: Rc<AttachedVolume>, slot, job| async move {
+    let present = move |engine, volume: Rc<AttachedVolume>, id, job| async move {
         volume.counters.write_hits.add(1);
-        write_present(&engine, &volume, slot, &job, copy).await
+        write_present(&engine, &volume, id, &job, copy).await
     };
     engine.each_block(volume, job, present, write_missed).await
 }
@@ -68,19 +68,19 @@ async fn to_backing(engine: &Engine, volume: &AttachedVolume, job: &Job<Piece>) 
     volume.timed(IoDevice::Backing, writing).await
 }
 
-/// Writes a piece of a block that was just given `slot`. No record of it exists, so that no mark is
+/// Writes a piece of a block that was just given a slot. No record of it exists, so that no mark is
 /// needed: its first record waits for a flush of the backing device.
 pub(crate) async fn write_and_insert(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
-    slot: BlockId,
+    id: BlockId,
     job: &Job<Piece>,
 ) -> Result<()> {
     let result = to_backing(engine, volume, job).await;
     if result.is_ok() {
-        refresh(engine, volume, slot, job, CopyRule::Extend).await;
+        refresh(engine, volume, id, job, CopyRule::Extend).await;
     }
-    engine.slots.forget_if_empty(slot);
+    engine.slots.forget_if_empty(id);
     result
 }
 
@@ -88,19 +88,19 @@ pub(crate) async fn write_and_insert(
 pub(crate) async fn write_present(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
-    slot: BlockId,
+    id: BlockId,
     job: &Job<Piece>,
     copy: CopyRule,
 ) -> Result<()> {
     let touched = engine.geometry.touched(&job.part);
-    let before = engine.map.borrow().slot(slot);
+    let before = engine.map.borrow().state(id);
     // The cleaner will not call dirty granules clean while this continues: see `clean`.
-    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    engine.map.borrow_mut().add_flags(id, REWRITTEN);
     let _mark = engine
         .regions
         .enter_region(before.key, MarkState::Intent)
         .await?;
-    engine.committer.settle(slot).await?;
+    engine.committer.settle(id).await?;
     let dirty = touched & before.dirty;
     for run in engine
         .geometry
@@ -109,14 +109,14 @@ pub(crate) async fn write_present(
         let part = job
             .buf
             .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
-        engine.slots.write(volume, slot, run.start, part).await?;
+        engine.slots.write(volume, id, run.start, part).await?;
     }
     let result = to_backing(engine, volume, job).await;
     if result.is_err() || copy == CopyRule::Drop {
         // After an error it is unknown whether the backing device holds the old data or the new.
-        engine.slots.drop_clean(slot, touched);
+        engine.slots.drop_clean(id, touched);
     } else {
-        refresh(engine, volume, slot, job, copy).await;
+        refresh(engine, volume, id, job, copy).await;
     }
     result?;
     match dirty != 0 {
@@ -132,15 +132,15 @@ pub(crate) async fn write_present(
 async fn refresh(
     engine: &Rc<Engine>,
     volume: &AttachedVolume,
-    slot: BlockId,
+    id: BlockId,
     job: &Job<Piece>,
     copy: CopyRule,
 ) {
     let geometry = engine.geometry;
     let limit = volume.limit(geometry, job.part.block);
     let touched = geometry.touched(&job.part);
-    (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
-    let Slot { valid, dirty, .. } = engine.map.borrow().slot(slot);
+    (engine.map.borrow_mut()).used(id, job.part.block.class, touched);
+    let BlockState { valid, dirty, .. } = engine.map.borrow().state(id);
     let held = touched & valid & !dirty;
     let new = match copy {
         CopyRule::Extend => geometry.covered(&job.part, limit) & !valid,
@@ -155,13 +155,13 @@ async fn refresh(
         let part = job
             .buf
             .slice((run.start - job.part.start) as usize..(run.end - job.part.start) as usize);
-        let written = engine.slots.write(volume, slot, run.start, part).await;
+        let written = engine.slots.write(volume, id, run.start, part).await;
         failed |= written.is_err();
     }
-    if failed || engine.committer.is_in_doubt(slot) {
-        engine.slots.drop_clean(slot, held);
+    if failed || engine.committer.is_in_doubt(id) {
+        engine.slots.drop_clean(id, held);
     } else if new != 0 {
-        engine.map.borrow_mut().fill(slot, new, touched);
-        engine.committer.queue_later(slot);
+        engine.map.borrow_mut().fill(id, new, touched);
+        engine.committer.queue_later(id);
     }
 }

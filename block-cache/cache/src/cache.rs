@@ -90,12 +90,12 @@ impl Cache {
         };
         let engine = Engine::wire(sources);
         engine.tracker.restore_tracking(&unrecorded);
-        for slot in stale {
-            engine.committer.queue_record(slot);
+        for id in stale {
+            engine.committer.queue_record(id);
         }
         if !orphans.is_empty() {
             engine.committer.queue_entry(Entry::Kill(
-                orphans.iter().map(|orphan| orphan.place).collect(),
+                orphans.iter().map(|orphan| orphan.slot).collect(),
             ));
         }
         rt::spawn(Rc::clone(&engine.committer).commit_loop());
@@ -375,7 +375,7 @@ impl Engine {
         self.committer.commit().await?;
         let service = self.superblock.current().service;
         if service.cut_bytes != 0 || service.was_cut {
-            // The old content of that place is forgotten, durably.
+            // The commit above dropped the blocks beyond the cut, durably.
             self.superblock
                 .change(|superblock| {
                     superblock.service.cut_bytes = 0;
@@ -387,7 +387,7 @@ impl Engine {
         self.metadata.begin();
         self.zones.write_found().await?;
         for orphan in orphans.iter().filter(|orphan| orphan.held) {
-            self.map.borrow_mut().release(orphan.place, orphan.class);
+            self.map.borrow_mut().release(orphan.slot, orphan.class);
         }
         if let Some((buf, _)) = old {
             journal = begin(buf)?;
@@ -407,9 +407,8 @@ impl Engine {
     /// Returns whether a write-back of an attached volume is in flight.
     pub(crate) fn is_cleaning(&self) -> bool {
         let map = self.map.borrow();
-        (0..map.numbers()).any(|slot| {
-            map.has(slot, crate::map::CLEANING)
-                && self.volumes.contains(map.table().address(slot).0)
+        map.ids().any(|id| {
+            map.has(id, crate::map::CLEANING) && self.volumes.contains(map.table().address(id).0)
         })
     }
 }

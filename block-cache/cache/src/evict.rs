@@ -11,7 +11,7 @@ use std::time::Duration;
 use forebay_block::Result;
 use forebay_io::rt;
 use forebay_policy::cleaning::WIDEST;
-use forebay_policy::{BlockId, BlockKey, Evictability, VictimSelector};
+use forebay_policy::{BlockId, BlockKey, Evictability, Slot, VictimSelector};
 
 use crate::commit::queue::Entry;
 use crate::commit::{Committer, Ticket};
@@ -142,14 +142,14 @@ impl Reclaimer {
         room < self.ahead.borrow().low() / 2
     }
 
-    /// Allocates a slot for a block that is not in the map and overlaps none there. The caller has
-    /// locked the units of the block. Returns `None` if nothing can be evicted now; the request
-    /// then bypasses the cache.
+    /// Gives a block a number and a free slot. The block is not in the map and overlaps none there.
+    /// The caller has locked the units of the block. Returns `None` if nothing can be evicted now;
+    /// the request then bypasses the cache.
     pub(crate) async fn allocate(&self, volume: u16, block: Block) -> Option<BlockId> {
         loop {
-            let slot = self.allocate_now(volume, block);
-            if slot.is_some() {
-                return slot;
+            let id = self.allocate_now(volume, block);
+            if id.is_some() {
+                return id;
             }
             if self.committer.failure().is_some() || self.service.is_stopping() {
                 return None;
@@ -164,20 +164,20 @@ impl Reclaimer {
         }
     }
 
-    /// Allocates a slot as [`Reclaimer::allocate`], without a wait. Returns `None` if none is free.
+    /// Allocates as [`Reclaimer::allocate`], without a wait. Returns `None` if no slot is free.
     /// The reclaimer is notified either way.
     pub(crate) fn allocate_now(&self, volume: u16, block: Block) -> Option<BlockId> {
-        let slot = self.map.borrow_mut().allocate(volume, block);
-        if let Some(slot) = slot {
-            self.tracker.note_placed(slot);
+        let id = self.map.borrow_mut().allocate(volume, block);
+        if let Some(id) = id {
+            self.tracker.note_placed(id);
         }
         self.ask_for_room(block.class);
-        if (slot.is_none() || self.is_scarce(block.class))
+        if (id.is_none() || self.is_scarce(block.class))
             && let Some(round) = self.waits_for.take()
         {
             self.committer.request(round);
         }
-        slot
+        id
     }
 
     /// Notifies the reclaimer that blocks of a class are placed.
@@ -251,8 +251,9 @@ impl Reclaimer {
         durable
     }
 
-    /// Returns whether a block can be evicted. It must not be in use. If it is dirty, its volume
-    /// must be attached, to write it back.
+    /// Returns whether a block can be evicted. It must not be in use. If it is dirty, its backing
+    /// device must take its data. While the reclaimer requests write-back, it requests that of some
+    /// blocks of a device that takes none. So the cleaner notices when the device takes data.
     fn classify_victim(&self, block: Candidate) -> Evictability {
         let Candidate {
             region,
@@ -261,10 +262,16 @@ impl Reclaimer {
             flags,
         } = block;
         if dirty {
-            let attached = self.volumes.contains(region.volume());
-            return match attached && !self.locks.is_exclusive(region, granules) {
-                true => Evictability::Later,
-                false => Evictability::Never,
+            let Some(volume) = self.volumes.get(region.volume()) else {
+                return Evictability::Blocked;
+            };
+            let is_requested = self.dirty.get() == DirtyVictims::WriteBack;
+            return match &volume.cleaner {
+                cleaner if cleaner.is_blocked() && (cleaner.is_wanted() || !is_requested) => {
+                    Evictability::Blocked
+                }
+                _ if self.locks.is_exclusive(region, granules) => Evictability::Never,
+                _ => Evictability::Later,
             };
         }
         match !flags.has(CLEANING) && self.locks.admits(region, granules, true) {
@@ -295,28 +302,29 @@ impl Reclaimer {
         }
         let victims = picked.leaving;
         if victims.is_empty() {
-            // Many blocks may stay, such as those of a volume whose backing device is away.
+            // Many blocks may stay, such as those of a volume whose backing device is away. The
+            // next search meets others.
             self.retry.set(RETRY.max((rt::now() - began) * RETRY_RATIO));
             self.signals.set_stuck();
             return;
         }
         // No request uses these blocks, and the locks keep requests out.
-        let lock = |slot: &BlockId| {
-            let (volume, region, span) = self.map.borrow().table().address(*slot);
+        let lock = |id: &BlockId| {
+            let (volume, region, span) = self.map.borrow().table().address(*id);
             (BlockKey::new(volume, region), self.geometry.covers(span))
         };
         let locks: Vec<(BlockKey, u64)> = victims.iter().map(lock).collect();
         for (region, granules) in &locks {
             self.locks.take(*region, *granules, true);
         }
-        let traced: Vec<u32> = {
+        let traced: Vec<Slot> = {
             let map = self.map.borrow();
-            let traced = victims.iter().filter(|slot| map.has(**slot, TRACED));
-            traced.map(|slot| map.place(*slot)).collect()
+            let traced = victims.iter().filter(|id| map.has(**id, TRACED));
+            traced.map(|id| map.slot(*id)).collect()
         };
-        for slot in &victims {
+        for id in &victims {
             // Nothing may log them after their deaths, nor after they left without one.
-            self.committer.kill_slot(*slot);
+            self.committer.kill_block(*id);
         }
         let mut durable = Ok(());
         if !traced.is_empty() {
@@ -325,14 +333,14 @@ impl Reclaimer {
         }
         if durable.is_ok() {
             self.stats.evictions.add(victims.len() as u64);
-            for slot in victims {
-                let (volume, region, span) = self.map.borrow().table().address(slot);
+            for id in victims {
+                let (volume, region, span) = self.map.borrow().table().address(id);
                 self.read_ahead.note_evicted(volume, region, span);
-                self.slots.forget(slot);
+                self.slots.forget(id);
             }
         } else {
-            for slot in victims {
-                self.map.borrow_mut().stay(slot);
+            for id in victims {
+                self.map.borrow_mut().stay(id);
             }
         }
         for (region, granules) in locks {
@@ -351,7 +359,7 @@ impl Reclaimer {
         // The coldest come first; more of them than are written back soon would only take time to
         // sort.
         blocks.truncate(WANTED);
-        blocks.sort_by_cached_key(|slot| map.slot(*slot).key);
+        blocks.sort_by_cached_key(|id| map.state(*id).key);
         (self.volumes).for_each(|volume| volume.cleaner.withdraw(blocks.is_empty()));
         for same in blocks.chunk_by(|one, next| map.volume(*one) == map.volume(*next)) {
             if let Some(volume) = self.volumes.get(map.volume(same[0])) {

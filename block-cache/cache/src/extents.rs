@@ -118,9 +118,9 @@ fn look(
         looks = looks.saturating_sub(1);
         let mut found: Vec<_> = map.overlapping(volume.id, region, u64::MAX).collect();
         found.sort_unstable_by_key(|(_, span)| geometry.block_in(region, *span).unit);
-        for (slot, span) in found {
+        for (id, span) in found {
             let block = geometry.block_in(region, span);
-            let (valid, dirty) = map.maps(slot, span.class);
+            let (valid, dirty) = map.maps(id, span.class);
             let mask = if copies { valid } else { dirty };
             for run in geometry.runs(span.class, mask, 0..u32::MAX) {
                 let bytes = geometry.backing_offset(block, run.start)

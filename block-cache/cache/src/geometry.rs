@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use forebay_metadata::superblock::{DirtyZones, Superblock, ZONE_SHIFT};
-use forebay_policy::{BlockKey, BlockSizes, Span};
+use forebay_policy::{BlockKey, BlockSizes, Slot, Span};
 
 /// Sizes, and where data begins.
 #[derive(Clone, Copy, Debug)]
@@ -251,9 +251,9 @@ impl Geometry {
         (block.unit << self.sizes.unit_shift()) + start as u64
     }
 
-    /// Where a byte of a block that lies at `place`, in units, is on the data device.
-    pub(crate) const fn data_offset(&self, place: u32, start: u32) -> u64 {
-        self.data_offset + ((place as u64) << self.sizes.unit_shift()) + start as u64
+    /// Where a byte of a block in `slot` is on the data device.
+    pub(crate) const fn data_offset(&self, slot: Slot, start: u32) -> u64 {
+        self.data_offset + ((slot.get() as u64) << self.sizes.unit_shift()) + start as u64
     }
 
     /// The parts of a range, in order.
@@ -273,7 +273,7 @@ impl Geometry {
     const fn part(&self, from: u64, to: u64) -> Extent {
         let shift = self.sizes.unit_shift() + self.sizes.top() as u32;
         let region = from >> shift;
-        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
+        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 1 MiB")]
         Extent {
             region,
             start: (from - (region << shift)) as u32,
@@ -293,7 +293,7 @@ impl Geometry {
         if start + len > bytes {
             return None;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 4 MiB")]
+        #[expect(clippy::cast_possible_truncation, reason = "a region is at most 1 MiB")]
         Some(Extent {
             region: offset >> (self.sizes.unit_shift() + self.sizes.top() as u32),
             start: start as u32,
@@ -402,9 +402,9 @@ impl Block {
     }
 }
 
-/// The places of a block.
-pub(crate) fn places(place: u32, class: u8) -> Range<u64> {
-    u64::from(place)..u64::from(place) + (1 << class)
+/// The slots of a block, of which `slot` is the first.
+pub(crate) fn slots(slot: Slot, class: u8) -> Range<u64> {
+    u64::from(slot.get())..u64::from(slot.get()) + (1 << class)
 }
 
 /// Bits `first..last`.

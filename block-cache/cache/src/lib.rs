@@ -9,12 +9,14 @@
 //! parts; only the code that drives all of them knows it. Modules form no circle (`cargo xtask
 //! tidy` checks that).
 //!
-//! | folder | part |
+//! | module | part |
 //! |---|---|
 //! | `request` | a volume as a device: requests are split at regions; the hit path |
+//! | `split` | splits each part at the existing blocks, and locks them |
 //! | `mode` | the table of modes: what a read and a write do |
 //! | `measured_admission` | routes of clean hits, and of writes without room, by measured costs |
 //! | `read`, `write`, `bypass` | the data path behind the table |
+//! | `read_ahead` | ranges that are worth reading with a miss |
 //! | `extents` | allocation of a volume: the backing device's, with dirty data as data |
 //! | `map` | cached blocks, free slots and the marks of regions, as the log has them |
 //! | `lock` | locks of granules |
@@ -24,20 +26,22 @@
 //! | `clean`, `evict` | the cleaner and the reclaimer |
 //! | `attach`, `volume` | volumes come and go; the state of one |
 //! | `recover`, `online_open` | replay of the log, rebuild of the map; reads while that runs |
+//! | `media` | holes and truncation of the cache's own files |
+//! | `format` | formats a cache, and inspects one that is not in use |
 //! | `degraded` | service without a cache that has failed |
 //! | `repair` | scrub, verification and repair |
 //!
 //! Four walks. ARCHITECTURE.md describes the steps.
 //!
 //! - **Write-back miss**: `request/mod.rs` `transfer`, `write/mod.rs` `write`, `split.rs`
-//!   `lock_blocks`, `mode.rs` `write_rule`, `write/dirty.rs` `write_missed`, `evict.rs` `allocate`,
+//!   `lock_blocks`, `mode.rs` `write_rule`, `write/dirty.rs` `write`, `evict.rs` `allocate`,
 //!   `write/slot_write.rs` `write`, `slots/mod.rs` `write`, `commit/queue.rs` `queue_record`,
 //!   `commit/round.rs` `round`.
 //! - **Read miss**: `request/mod.rs` `transfer`, `read_ahead.rs` `range`, `read/mod.rs` `read`,
 //!   `mode.rs` `read_rule`, `split.rs` `lock_blocks`, `read/fill.rs` `fill`, `evict.rs` `allocate`,
 //!   `slots/mod.rs` `write`, `commit/queue.rs` `queue_later`.
 //! - **Eviction**: `evict.rs` `reclaim_round`, `map/mod.rs` `pick`, `lock/mod.rs` `take`,
-//!   `commit/queue.rs` `kill_slot`, `commit/round.rs` `round`, `commit/batch.rs` `log_kills`,
+//!   `commit/queue.rs` `kill_block`, `commit/round.rs` `round`, `commit/batch.rs` `log_kills`,
 //!   `slots/mod.rs` `forget`.
 //! - **Recovery**: `cache.rs` `open`, `recover/mod.rs` `recover`, `media/missing.rs` `find`,
 //!   `map/restore.rs` `restore`, `recover/rebuild.rs` `finish`, `engine.rs` `wire`,

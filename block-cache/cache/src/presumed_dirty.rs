@@ -41,8 +41,8 @@ impl PresumedDirty {
     }
 
     /// Notes that a block was written back, overwritten or dropped.
-    pub(crate) fn remove(&self, slot: BlockId) {
-        self.recorded.borrow_mut().remove(&slot);
+    pub(crate) fn remove(&self, id: BlockId) {
+        self.recorded.borrow_mut().remove(&id);
         self.left.set(self.left.get() - 1);
     }
 
@@ -56,9 +56,9 @@ impl PresumedDirty {
         self.power_was_lost
     }
 
-    /// Returns the granules of a slot that its record calls dirty.
-    pub(crate) fn recorded(&self, slot: BlockId) -> u64 {
-        self.recorded.borrow().get(&slot).copied().unwrap_or(0)
+    /// Returns the granules of a block that its record calls dirty.
+    pub(crate) fn recorded(&self, id: BlockId) -> u64 {
+        self.recorded.borrow().get(&id).copied().unwrap_or(0)
     }
 
     /// Returns the progress of the write-back of these blocks.

@@ -37,13 +37,13 @@ impl Engine {
             let job = job.piece(self.geometry, span);
             run(Rc::clone(self), Rc::clone(volume), found, job)
         };
-        if let Some((slot, span)) = first {
-            return start(Some(slot), span).await;
+        if let Some((id, span)) = first {
+            return start(Some(id), span).await;
         }
         let mut pieces: Vec<(Option<BlockId>, Span)> = {
             let map = self.map.borrow();
             map.overlapping(volume.id, job.part.region, wanted)
-                .map(|(slot, span)| (Some(slot), span))
+                .map(|(id, span)| (Some(id), span))
                 .collect()
         };
         let there = pieces
@@ -78,13 +78,13 @@ impl Engine {
                 .collect()
         };
         let mut parts: Vec<Pin<Box<dyn Future<Output = Result<()>>>>> = Vec::new();
-        for (slot, span) in found {
+        for (id, span) in found {
             missing &= !span.mask();
             let piece = job.piece(self.geometry, span);
             parts.push(Box::pin(present(
                 Rc::clone(self),
                 Rc::clone(volume),
-                slot,
+                id,
                 piece,
             )));
         }
@@ -99,9 +99,9 @@ impl Engine {
     pub(crate) fn holds(&self, volume: u16, part: &Extent) -> bool {
         let map = self.map.borrow();
         let mut missing = self.geometry.units(part);
-        for (slot, span) in map.overlapping(volume, part.region, missing) {
+        for (id, span) in map.overlapping(volume, part.region, missing) {
             let needed = self.geometry.touched(&self.geometry.piece(part, span));
-            if needed & !map.slot(slot).valid != 0 {
+            if needed & !map.state(id).valid != 0 {
                 return false;
             }
             missing &= !span.mask();
@@ -127,7 +127,7 @@ impl Engine {
         let geometry = self.geometry;
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "of a region, which is at most 4 MiB"
+            reason = "of a region, which is at most 1 MiB"
         )]
         let granule = geometry.region_granule_bytes() as u32;
         let (first, last) = (part.start / granule, (part.end - 1) / granule);
@@ -139,8 +139,8 @@ impl Engine {
         let mut map = self.map.borrow_mut();
         let blocks = map.overlapping(volume.id, part.region, geometry.units(part));
         let blocks: Vec<(BlockId, Span)> = blocks.collect();
-        let absent = blocks.iter().fold(0, |absent, (slot, span)| {
-            let valid = geometry.spread(map.maps(*slot, span.class).0, *span, Spread::All);
+        let absent = blocks.iter().fold(0, |absent, (id, span)| {
+            let valid = geometry.spread(map.maps(*id, span.class).0, *span, Spread::All);
             absent | geometry.covers(*span) & !valid
         });
         let alone = |at: u32| partly & absent & 1 << at != 0;
@@ -148,13 +148,13 @@ impl Engine {
         let tail = alone(last).then_some(last * granule);
         let mut cuts: Vec<u32> = head.into_iter().chain(tail).collect();
         cuts.dedup();
-        let leaving = |(slot, _): &(BlockId, Span)| map.table().is_leaving(*slot);
+        let leaving = |(id, _): &(BlockId, Span)| map.table().is_leaving(*id);
         if cuts.is_empty() || blocks.iter().any(leaving) {
             return Vec::new();
         }
-        for (slot, span) in blocks {
+        for (id, span) in blocks {
             let touched = geometry.touched(&geometry.piece(part, span));
-            map.used(slot, span.class, touched);
+            map.used(id, span.class, touched);
             volume.counters.write_hits.add(1);
         }
         cuts

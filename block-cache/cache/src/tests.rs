@@ -10,6 +10,7 @@ use forebay_io::sim::{DiskConfig, Keep, Outcome, Rng, SimDisk, World};
 use super::*;
 
 mod admission;
+mod blocked;
 mod buffered;
 mod bypass;
 mod checksum_cost;

@@ -78,28 +78,28 @@ impl ChecksumTable {
 /// Returns the digest that ties a block's checksums to its record. The checksums are those of its
 /// valid granules, in order.
 ///
-/// The place comes last. A record has the place, 8 bytes, and the digest, under a checksum of the
-/// same polynomial. If the place came first, two checksums would be arranged like those 8 bytes.
-/// The record's checksum could then not distinguish this place and digest from another place and
-/// its digest. A torn line would count as a record.
+/// The slot comes last. A record has the slot, 8 bytes, and the digest, under a checksum of the
+/// same polynomial. If the slot came first, two checksums would be arranged like those 8 bytes. The
+/// record's checksum could then not distinguish this slot and digest from another slot and its
+/// digest. A torn line would count as a record.
 #[must_use]
-pub fn digest(seed: Seed, place: u32, sums: impl Iterator<Item = u32>) -> u32 {
+pub fn digest(seed: Seed, slot: u32, sums: impl Iterator<Item = u32>) -> u32 {
     let mut bytes = Vec::with_capacity(64);
     sums.for_each(|sum| bytes.extend(sum.to_le_bytes()));
-    bytes.extend(place.to_le_bytes());
+    bytes.extend(slot.to_le_bytes());
     seed.checksum(&bytes)
 }
 
 /// Returns whether these checksums have the digest that a record has. Earlier versions put the
-/// place first.
+/// slot first.
 #[must_use]
-pub fn fits(seed: Seed, place: u32, sums: impl Iterator<Item = u32> + Clone, wanted: u32) -> bool {
-    digest(seed, place, sums.clone()) == wanted || earlier_digest(seed, place, sums) == wanted
+pub fn fits(seed: Seed, slot: u32, sums: impl Iterator<Item = u32> + Clone, wanted: u32) -> bool {
+    digest(seed, slot, sums.clone()) == wanted || earlier_digest(seed, slot, sums) == wanted
 }
 
-fn earlier_digest(seed: Seed, place: u32, sums: impl Iterator<Item = u32>) -> u32 {
+fn earlier_digest(seed: Seed, slot: u32, sums: impl Iterator<Item = u32>) -> u32 {
     let mut bytes = Vec::with_capacity(64);
-    bytes.extend(place.to_le_bytes());
+    bytes.extend(slot.to_le_bytes());
     sums.for_each(|sum| bytes.extend(sum.to_le_bytes()));
     seed.checksum(&bytes)
 }
@@ -108,12 +108,12 @@ fn earlier_digest(seed: Seed, place: u32, sums: impl Iterator<Item = u32>) -> u3
 ///
 /// # Errors
 /// The device's own.
-pub async fn format(device: &dyn BlockDevice, place: ChecksumTable) -> Result<()> {
+pub async fn format(device: &dyn BlockDevice, table: ChecksumTable) -> Result<()> {
     let mut at = 0;
-    while at < place.bytes() {
-        let len = CHUNK_BYTES.min(place.bytes() - at);
+    while at < table.bytes() {
+        let len = CHUNK_BYTES.min(table.bytes() - at);
         let zeroes = Buf::zeroed(usize::try_from(len).expect("a chunk"));
-        order::write(device, place.offset + at, zeroes).await?;
+        order::write(device, table.offset + at, zeroes).await?;
         at += len;
     }
     order::flush(device).await
@@ -123,8 +123,8 @@ pub async fn format(device: &dyn BlockDevice, place: ChecksumTable) -> Result<()
 ///
 /// # Errors
 /// Only if the device is shutting down.
-pub async fn read(device: &dyn BlockDevice, place: ChecksumTable) -> Result<(Vec<u32>, u64)> {
-    let cells = usize::try_from(place.cells).expect("a table fits memory");
+pub async fn read(device: &dyn BlockDevice, table: ChecksumTable) -> Result<(Vec<u32>, u64)> {
+    let cells = usize::try_from(table.cells).expect("a table fits memory");
     let mut sums = Vec::with_capacity(cells);
     let mut unreadable = 0;
     let mut at = 0;
@@ -133,17 +133,17 @@ pub async fn read(device: &dyn BlockDevice, place: ChecksumTable) -> Result<(Vec
         let count = (cells - sums.len()).min(len / CHECKSUM_BYTES);
         sums.extend((0..count).map(|nth| get_u32(&bytes, nth * CHECKSUM_BYTES)));
     };
-    while at < place.bytes() {
-        let len = usize::try_from(CHUNK_BYTES.min(place.bytes() - at)).expect("a chunk");
+    while at < table.bytes() {
+        let len = usize::try_from(CHUNK_BYTES.min(table.bytes() - at)).expect("a chunk");
         let buf = Buf::scratch(len);
-        match device.read(place.offset + at, buf.clone()).await {
+        match device.read(table.offset + at, buf.clone()).await {
             Ok(()) => take(Some(&buf), len),
             Err(error) if error.kind() == ErrorKind::ShuttingDown => return Err(error),
             Err(_) => {
-                let unit = place.unit_bytes as usize;
+                let unit = table.unit_bytes as usize;
                 for part_at in (0..len).step_by(unit) {
                     let part = buf.slice(part_at..part_at + unit);
-                    let offset = place.offset + at + part_at as u64;
+                    let offset = table.offset + at + part_at as u64;
                     let read = device.read(offset, part.clone()).await;
                     unreadable += u64::from(read.is_err());
                     take(read.is_ok().then_some(&part), unit);

@@ -8,7 +8,7 @@
 //! The journal is also tied to one opening of the cache on its devices ([`Tie`]), so that no copy
 //! of the cache uses it.
 //!
-//! Each entry has the log's `next` at its time. Replay puts it in that place among the log's
+//! Each entry has the log's `next` at its time. Replay puts it at that position among the log's
 //! records. A later record of the same slot wins over it, and an earlier one loses.
 
 mod tie;

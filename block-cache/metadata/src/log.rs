@@ -83,7 +83,7 @@ impl Log {
         }
     }
 
-    /// Sets the tail at recovery. Of the records before the next one, those at the places
+    /// Sets the tail at recovery. Of the records before the next one, those at the positions
     /// `counting` count. Records before the oldest of them are given up, and the next batch
     /// declares that.
     pub fn give_up_before(&mut self, counting: impl Iterator<Item = u32>) {
@@ -91,13 +91,14 @@ impl Log {
         self.declared = self.tail;
     }
 
-    /// Returns the number of the oldest of the records at these places of the ring, all of them
+    /// Returns the number of the oldest of the records at these positions of the ring, all of them
     /// behind the tail. Returns the next number if there is none.
     #[must_use]
-    pub fn oldest_of(&self, places: impl IntoIterator<Item = u32>) -> u64 {
+    pub fn oldest_of(&self, positions: impl IntoIterator<Item = u32>) -> u64 {
         let (records, tail) = (self.geometry.records, self.tail);
-        let behind_tail = |place: u32| (u64::from(place) + records - tail % records) % records;
-        let oldest = places.into_iter().map(behind_tail).min();
+        let behind_tail =
+            |position: u32| (u64::from(position) + records - tail % records) % records;
+        let oldest = positions.into_iter().map(behind_tail).min();
         oldest.map_or(self.next, |oldest| tail + oldest)
     }
 
@@ -168,7 +169,7 @@ impl Log {
         self.declared + self.geometry.records - self.next
     }
 
-    /// Free places in the last unit of the batch.
+    /// Free positions in the last unit of the batch.
     #[must_use]
     pub const fn unit_room(&self) -> u64 {
         let unit = self.geometry.unit_records();
@@ -181,11 +182,11 @@ impl Log {
         self.batch == self.next
     }
 
-    /// Whether the record at a place of the ring belongs to the batch that is not durable yet.
+    /// Whether the record at a position of the ring belongs to the batch that is not durable yet.
     #[must_use]
-    pub const fn in_flight(&self, place: u32) -> bool {
+    pub const fn in_flight(&self, position: u32) -> bool {
         let records = self.geometry.records;
-        let ahead = (place as u64 + records - self.batch % records) % records;
+        let ahead = (position as u64 + records - self.batch % records) % records;
         ahead < self.next - self.batch
     }
 

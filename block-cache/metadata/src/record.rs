@@ -131,8 +131,8 @@ pub fn encode(out: &mut [u8; RECORD_BYTES], seed: Seed, position: Position, body
         Body::Kill { slots, count } => {
             out[4] = KIND_KILL;
             out[5] = *count;
-            for (place, slot) in slots.iter().enumerate() {
-                put_u32(out, BODY + 4 * place, *slot);
+            for (nth, slot) in slots.iter().enumerate() {
+                put_u32(out, BODY + 4 * nth, *slot);
             }
         }
         Body::Mark {
@@ -189,8 +189,8 @@ pub fn decode(bytes: &[u8; RECORD_BYTES], seed: Seed) -> Option<(Position, Body)
         }),
         KIND_KILL => {
             let mut slots = [0; KILL_SLOTS];
-            for (place, slot) in slots.iter_mut().enumerate() {
-                *slot = get_u32(bytes, BODY + 4 * place);
+            for (nth, slot) in slots.iter_mut().enumerate() {
+                *slot = get_u32(bytes, BODY + 4 * nth);
             }
             Body::Kill {
                 slots,

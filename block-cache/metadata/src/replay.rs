@@ -3,7 +3,7 @@
 //! The end of the log (`end`) is found first, and with it the tail. The records between the
 //! two count. They are read from the newest back to the oldest. So the first record of a slot (or
 //! region) is the one that counts, and the others need only a look at a bit. The process journal's
-//! entries are merged at their places.
+//! entries are merged at their positions.
 
 mod end;
 mod found;

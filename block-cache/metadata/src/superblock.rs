@@ -75,7 +75,7 @@ pub struct VolumeEntry {
     pub id: u16,
     /// Its name in the configuration.
     pub name: String,
-    /// How often it was attached, to this cache or without one (DESIGN.md, rule 6).
+    /// How often it was attached, to this cache or without one (docs/internals/rules/06-epochs.md).
     pub epoch: u64,
     /// Size of the backing device at the last attach, bytes.
     pub size_bytes: u64,
@@ -219,8 +219,8 @@ impl Superblock {
             out[AT_LINEAGE..AT_LINEAGE + 16].copy_from_slice(&self.lineage);
         }
         DirtyZones::encode(self.zones.as_ref(), &mut out);
-        for (place, volume) in self.volumes.iter().enumerate() {
-            let at = HEADER_BYTES + place * VOLUME_BYTES;
+        for (nth, volume) in self.volumes.iter().enumerate() {
+            let at = HEADER_BYTES + nth * VOLUME_BYTES;
             let entry = &mut out[at..at + VOLUME_BYTES];
             put_u16(entry, 0, volume.id);
             put_u16(
@@ -292,8 +292,8 @@ impl Superblock {
                 .filter(|zones| block.ilog2() + classes.ilog2() <= u32::from(zones.shift())),
             next_volume: get_u16(bytes, 104),
             volumes: (0..volumes)
-                .map(|place| {
-                    let at = HEADER_BYTES + place * VOLUME_BYTES;
+                .map(|nth| {
+                    let at = HEADER_BYTES + nth * VOLUME_BYTES;
                     let entry = &bytes[at..at + VOLUME_BYTES];
                     let name = usize::from(get_u16(entry, 2)).min(MAX_NAME_BYTES);
                     VolumeEntry {

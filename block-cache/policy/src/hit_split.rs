@@ -3,7 +3,7 @@
 //!
 //! A busy cache device may answer later than the backing device would. (Wu and others, "The Storage
 //! Hierarchy is Not a Hierarchy: Optimizing Caching on Modern Storage Devices with Orthus", FAST
-//! '21, section 4: feedback offloads the excess load.) Here reads of both devices are measured,
+//! '21. In section 4, feedback offloads the excess load.) Here reads of both devices are measured,
 //! with the client's latency at the present load. The backing device's share grows as long as that
 //! device answers sooner, and shrinks otherwise. It settles where both take the same time.
 //!

@@ -1,4 +1,4 @@
-//! Pure decisions: place of blocks, victims, admission, and order of write-back.
+//! Pure decisions: slots of blocks, victims, admission, and order of write-back.
 //!
 //! There is no I/O, no clock and no thread. The engine, the simulator and the crash tests run this
 //! same code.
@@ -16,8 +16,8 @@ mod measured;
 pub use adaptive::take_decisions;
 pub use adaptive::{
     BlockId, BlockSizes, BlockTable, ColdestGroups, Decision, Evictability, Footprint, GroupId,
-    GroupOrder, Misplaced, Segment, Span, TwoLevel, TwoSegments, Victim, VictimSelector, Victims,
-    Worth, clean_with,
+    GroupOrder, Misplaced, Segment, Slot, Span, TwoLevel, TwoSegments, Victim, VictimSelector,
+    Victims, Worth, clean_with,
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use block_key::BlockKey;

@@ -91,8 +91,8 @@ struct Directory {
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
     acknowledge: Interval,
     /// Directory of the source, as a relative path, whose files programs may map shared on the
-    /// mounts; these are in the kernel's cache and not in the pool. May be given several times,
-    /// identically for all nodes
+    /// mounts. These files are in the kernel's cache and not in the pool. May be given several
+    /// times, identically for all nodes
     #[arg(long, value_name = "DIR")]
     map: Vec<PathBuf>,
     /// Treatment of pages in the memory of a node that dies. Default: pool for a directory tree,

@@ -114,8 +114,8 @@ impl SecondNames {
     }
 
     /// Gives an open, marked file its second name, if it has none. Fails with `ESTALE` if the file
-    /// was given up before it was marked: it is empty, and its name now leads to another file or
-    /// nowhere.
+    /// was given up before it was marked. Such a file is empty, and its name now leads to another
+    /// file or nowhere.
     pub(crate) fn add(&self, file: &File, inode: u64) -> io::Result<()> {
         let stale = Err(io::Error::from_raw_os_error(libc::ESTALE));
         if fs::symlink_metadata(self.removed.join(inode.to_string())).is_ok() {

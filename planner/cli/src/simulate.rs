@@ -42,8 +42,8 @@ pub struct Arguments {
     format: Option<Format>,
     #[command(flatten)]
     read: ReadArguments,
-    /// Cache size (64G and 64GiB are powers of 1024, 64GB is a power of 1000), or its share of the
-    /// working set as in 10%wss; may be given several times
+    /// Cache size, or its share of the working set as in 10%wss. 64G and 64GiB are powers of 1024,
+    /// 64GB is a power of 1000. May be given several times
     #[arg(long, value_name = "SIZE", default_value = "10%wss")]
     cache: Vec<CacheSize>,
     /// Block sizes of the cache, as 32K or 32K..256K; may be given several times
@@ -55,8 +55,8 @@ pub struct Arguments {
     /// Also simulate the fixed sizes 32K, 64K, 128K and 256K, and AdaCache's own rules
     #[arg(long)]
     compare: bool,
-    /// Write a page with plots to this file, in one piece that needs no network: hit ratios, I/O
-    /// volumes, memory, latency, block and request sizes, and the trace's miss-ratio curve
+    /// Write a page with plots to this file, in one piece that needs no network. It has hit ratios,
+    /// I/O volumes, memory, latency, block and request sizes, and the trace's miss-ratio curve
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Overwrite the file that --html names

@@ -28,9 +28,9 @@ pub struct Arguments {
     /// Files of the trace
     #[arg(required = true, value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
-    /// Format, if it is not recognized: native, msr, alibaba, tencent, systor, spc, ssdsim,
-    /// replayer, flashsim, vscsi, vscsi-csv, vscsi-csv-us, oracle-general, lis, block-ids,
-    /// smartphone, blkparse, fio or fiu
+    /// Format of the trace. Recognized if it is left out. One of native, msr, alibaba, tencent,
+    /// systor, spc, ssdsim, replayer, flashsim, vscsi, vscsi-csv, vscsi-csv-us, oracle-general,
+    /// lis, block-ids, smartphone, blkparse, fio or fiu
     #[arg(long)]
     pub(super) format: Option<Format>,
     #[command(flatten)]

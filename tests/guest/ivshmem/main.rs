@@ -2,8 +2,8 @@
 //! machine, over one disk.
 //!
 //! The pool's memory is that of a PCI device in both (see ../ivshmem.sh). A page that one has
-//! written is in the memory that the other maps, and no message passes between a store here and a
-//! load there.
+//! written is in the memory that the other maps. No message passes between a store here and a load
+//! there.
 //!
 //! The two synchronise through page 0 of the disk, through the cache. Each line `DONE ...` is a
 //! check that held. The first that does not hold ends the program with an error.

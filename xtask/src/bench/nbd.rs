@@ -2,8 +2,8 @@
 //!
 //! Three servers run at once, each idle while another is measured: ours, `nbdkit memory`, and
 //! `nbdkit --filter=cache file` with file and cache in memory. A round measures them one after the
-//! other, in the opposite order in the next round, so that ours is next to each of the others.
-//! Ratios are of one round. The claim is their median.
+//! other, and the next round in the opposite order. So ours is next to each of the others. Ratios
+//! are of one round. The claim is their median.
 
 use std::path::Path;
 use std::process::Command;

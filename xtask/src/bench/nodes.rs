@@ -1,5 +1,5 @@
 //! `cargo xtask bench nodes`: reads through the mounts of two nodes of the page cache on one
-//! machine, compared with the file system below it and with bindfs (DPC, Figures 6 to 9).
+//! machine. They are compared with the file system below it and with bindfs (DPC, Figures 6 to 9).
 //!
 //! - **Local hits** are of a file that the reading node has in its memory.
 //! - **First remote hits** are of a file that the other node has, which the reading node has not

@@ -1,5 +1,5 @@
-//! `cargo xtask bench rack`: the comparison of AdaCache's Figure 2 (CLOUD'23, section II-A), with
-//! memory in place of NVMe SSDs, so that the path to it is measured: 4 KiB at random.
+//! `cargo xtask bench rack`: the comparison of AdaCache's Figure 2 (CLOUD'23, section II-A). Memory
+//! takes the place of NVMe SSDs, so that the path to it is measured: 4 KiB at random.
 //!
 //! - *local*: fio on a file in memory.
 //! - *NVMe/TCP* (our own initiator) and *NBD* over a Unix socket (fio): the same file through

@@ -11,8 +11,8 @@
 //! - `top N GRID`: the N rows with the largest figure in the column of the clause `by`, as a table.
 //! - `bottom N GRID`: the N rows with the smallest figure in that column.
 //! - `median GRID`: one row for each combination of the columns of the clause `by`, with the median
-//!   of each other column. The median of an even number of figures is the smaller middle one, so
-//!   that each figure on a page is a figure of the grid.
+//!   of each other column. The median of an even number of figures is the smaller middle one. So
+//!   each figure on a page is a figure of the grid.
 //!
 //! Clauses: `where COLUMN = VALUE; COLUMN ~ PART` selects rows that equal the value or contain the
 //! part; `columns A; B` selects columns. Without `columns`, a table has all columns but those that

@@ -1,6 +1,6 @@
 //! `cargo xtask study dpc`: the distributed page cache beside private caches with tokens,
-//! cooperative caching and one node that has all the memory; counted and modelled, and what this
-//! machine can measure.
+//! cooperative caching and one node that has all the memory. Its costs are counted and modelled,
+//! and measured where this machine can.
 
 mod cells;
 mod measured;

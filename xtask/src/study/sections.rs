@@ -1,7 +1,7 @@
 //! Grids of the page docs/results/adacache.md; `pages/adacache.tmpl` has its prose.
 
-use super::beside_paper::{latency, paper};
 use super::claims::{BASELINES, MERGED, Verdict, verdict};
+use super::paper_figures::{latency, paper};
 use super::simulation::{GROUP_BYTES, Origin, PERCENT, Row, Simulation, Trace};
 use super::table::{number, percent, ratio, size};
 use crate::pages::{Data, Grid, Header, values_grid};

@@ -1,8 +1,11 @@
 //! Errors and log lines have one short line that names the problem, and a line with the remedy.
 //!
-//! The rule reads the Rust files of the products. A message is a text in the arguments of a call in
-//! [`CALLS`] or of a macro in [`MACROS`], or in the value of a variable in [`VARIABLES`]. The rule
-//! checks:
+//! The rule reads the Rust files of the products. A message is a text in one of these places:
+//!
+//! - the arguments of a call in [`CALLS`], or of a macro in [`MACROS`];
+//! - the value of a variable in [`VARIABLES`].
+//!
+//! The rule checks:
 //!
 //! - *First line*: at most [`CHARACTERS`] characters, without placeholders.
 //! - *Help*: the remedy begins a line with `help: `, once.
@@ -18,14 +21,27 @@ const RULE: &str = "messages";
 /// Characters of the first line, without placeholders.
 const CHARACTERS: usize = 120;
 
-/// Calls that make an error.
-const CALLS: [&str; 3] = ["Error::new", "Error::with_source", "context"];
+/// Calls that make an error or a part of its text. A method is listed with its variable.
+const CALLS: [&str; 12] = [
+    "Error::new",
+    "Error::with_source",
+    "append_help",
+    "context",
+    "corrupt",
+    "malformed",
+    "problems.add",
+    "problems.add_at",
+    "problems.warn",
+    "refuse",
+    "with_help",
+    "wrong",
+];
 
 /// Macros that log a line.
 const MACROS: [&str; 3] = ["error!", "warn!", "info!"];
 
 /// Variables that hold the text of an error before it is made.
-const VARIABLES: [&str; 4] = ["context", "message", "said", "what"];
+const VARIABLES: [&str; 5] = ["context", "help", "message", "said", "what"];
 
 const FOLDERS: [&str; 4] = ["base/", "block-cache/", "page-cache/", "planner/"];
 
@@ -98,15 +114,19 @@ mod tests {
     }
 
     /// Code that makes an error or a log line of a literal, in each way.
-    fn uses(literal: &str) -> [String; 7] {
+    fn uses(literal: &str) -> [String; 11] {
         [
             format!("fn a() {{\nError::new(Io, {literal})}}"),
             format!("fn a() {{\nError::with_source(Io, format!({literal}, b), c)}}"),
             format!("fn a() {{\nb().context(|| format!({literal}))?;}}"),
+            format!("fn a() {{\nreturn refuse(Io, format!({literal}, b));}}"),
+            format!("fn a() {{\nwith_help(&b, {literal}, &c)}}"),
+            format!("fn a() {{\nproblems.add(&b.span(), c, {literal});}}"),
             format!("fn a() {{\ntracing::warn!(b = c(), {literal}, d);}}"),
             format!("fn a() {{\nerror!({literal});}}"),
             format!("fn a() {{\nlet what = match b {{ true => {literal}, _ => c }};}}"),
             format!("fn a() {{\nlet message = format!({literal});}}"),
+            format!("fn a() {{\nlet help = {literal};}}"),
         ]
     }
 
@@ -120,7 +140,7 @@ mod tests {
     #[test]
     fn long_first_lines_are_found() {
         let words = |characters: usize| "wo ".repeat(characters)[..characters - 1].to_owned() + "x";
-        expect(&format!("\"{}\"", words(90)), 0);
+        expect(&format!("\"{}\"", words(75)), 0);
         let long = "characters ".repeat(11);
         expect(&format!("\"{}\"", &long[..120]), 0);
         expect(&format!("\"{}\"", &long[..121]), 1);
@@ -158,6 +178,7 @@ mod tests {
     fn other_texts_pass() {
         for text in [
             "fn a() { b(\"it was told\") }",
+            "fn a() { b.add(\"it was told\") }",
             "fn a() { let c = \"it was told\"; Error::new(Io, c) }",
             "fn a() { Error::new(Io, b); c(\"it was told\"); }",
             "fn a() { let what = b; c(\"it was told\"); }",

@@ -6,8 +6,8 @@
 //! checks:
 //!
 //! - *Columns*: at most [`COLUMNS`] characters a line. Lines that Markdown cannot break are
-//!   excepted: lines of a fenced code block, rows of a table, and lines that hold a single link
-//!   with a list marker and punctuation.
+//!   excepted. These are lines of a fenced code block, rows of a table, and lines that hold a
+//!   single link with a list marker and punctuation.
 //! - *Sentences*: at most [`SENTENCE_WORDS`] words, in paragraphs, list items and table cells. A
 //!   code span is one word. The text of a link counts, its target does not.
 //! - *Cells*: at most [`CELL_CHARACTERS`] characters, without the targets of links.
@@ -23,7 +23,7 @@ use super::{Finding, Source};
 const RULE: &str = "prose";
 
 const COLUMNS: usize = 100;
-const SENTENCE_WORDS: usize = 30;
+const SENTENCE_WORDS: usize = 25;
 const CELL_CHARACTERS: usize = 200;
 
 /// Pages outside of the book's folders.
@@ -268,18 +268,19 @@ mod tests {
 
     #[test]
     fn long_sentences_are_found() {
-        let half = words(15);
-        assert_eq!(faults(&format!("{half}\n{half}.\n")), 0);
-        assert_eq!(faults(&format!("{half}\n{half} word.\n")), 1);
+        let half = words(13);
+        let rest = words(SENTENCE_WORDS - 13);
+        assert_eq!(faults(&format!("{half}\n{rest}.\n")), 0);
+        assert_eq!(faults(&format!("{half}\n{rest} word.\n")), 1);
         assert_eq!(faults(&format!("{half}.\n{half} word.\n")), 0);
         assert_eq!(faults(&format!("- {half}\n- {half} word\n")), 0);
         assert_eq!(faults(&format!("- {half}\n  {half} word\n")), 1);
         assert_eq!(faults(&format!("{half}\n\n{half} word\n")), 0);
         // A version does not end a sentence, and a code span is one word.
-        assert_eq!(faults(&format!("{half} 6.5\n{half}.\n")), 1);
-        assert_eq!(faults(&format!("{half} `a b c d`\n{}.\n", words(14))), 0);
-        assert_eq!(faults(&format!("{half} [a](b c)\n{}.\n", words(14))), 0);
-        assert_eq!(faults(&format!("| {} |\n", words(31))), 1);
+        assert_eq!(faults(&format!("{half} 6.5\n{rest}.\n")), 1);
+        assert_eq!(faults(&format!("{half} `a b c d`\n{}.\n", words(11))), 0);
+        assert_eq!(faults(&format!("{half} [a](b c)\n{}.\n", words(11))), 0);
+        assert_eq!(faults(&format!("| {} |\n", words(26))), 1);
     }
 
     #[test]

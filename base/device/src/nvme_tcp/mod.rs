@@ -15,7 +15,7 @@
 //!
 //! - **No write lands late.** If a command without an answer changes the namespace, the device
 //!   waits before it reconnects: twice the keep-alive time after the loss. By then the target must
-//!   have ended the old association. Commands in flight at once have no order among each other, so
+//!   have ended the old association. Commands in flight at once have no order among each other. So
 //!   no other order is preserved: a caller that needs an order waits for the answer.
 //! - **Unflushed changes are sent again**, because a target with a volatile cache may have lost
 //!   power. The device copies each change that was acknowledged since the last flush,

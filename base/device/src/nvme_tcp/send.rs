@@ -19,8 +19,8 @@ use super::queue::Style;
 
 /// Maximum number of PDUs in one send.
 const BATCH: usize = 64;
-/// Bytes of a PDU without the data of a write: the header of a command with its digest and padding,
-/// a range, and the data digest.
+/// Bytes of a PDU without the data of a write. They are the header of a command with its digest and
+/// padding, a range, and the data digest.
 const HEADER_BYTES: usize = 128 + RANGE_BYTES + DIGEST_BYTES;
 const _: () = assert!((MAX_ALIGNMENT as usize + 1) * 4 <= 128);
 

@@ -60,8 +60,9 @@ impl Image {
     /// Connects to the cluster and opens the image. A writable image has no lock yet.
     ///
     /// # Errors
-    /// `NotFound` for a file, pool, image or snapshot that is missing; `Permission`; `TimedOut`
-    /// without an answer; `Unsupported` for an image that cannot be locked or has a cache.
+    /// `NotFound` for a file, pool, image or snapshot that is missing. `Permission` if the key does
+    /// not suffice. `TimedOut` without an answer. `Unsupported` for an image that cannot be locked
+    /// or has a cache.
     pub(super) fn open(api: &'static Api, address: &Address) -> Result<Self> {
         let cluster = Cluster::connect(api, address)?;
         let name = text(&address.image)?;

@@ -1,10 +1,10 @@
 //! The exclusive lock of an image: who holds it, and how it is acquired.
 //!
-//! A holder that lives keeps a watch on the image. The watch of one that has ended lapses after
-//! 30 s (`osd_client_watch_timeout`), and only then does librbd take the lock from it. A start
-//! waits for that, with one exception: a process of this machine that has ended, by the note that
-//! it left in the image's metadata. Its lock is broken at once. In both cases the former holder is
-//! on the cluster's blocklist before this client writes.
+//! A holder that lives keeps a watch on the image. The watch of one that has ended lapses after 30
+//! s (`osd_client_watch_timeout`), and only then does librbd take the lock from it. A start waits
+//! for that, with one exception. The holder may be a process of this machine that has ended, by the
+//! note that it left in the image's metadata. Its lock is broken at once. In both cases the former
+//! holder is on the cluster's blocklist before this client writes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

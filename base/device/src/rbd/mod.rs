@@ -18,13 +18,13 @@
 //! turn a cache on is refused.
 //!
 //! **Bounded waits**: if the cluster has answered no read, or no write, for [`Times::patience`],
-//! queued and new requests of that kind fail with an error that says so. Requests that librbd has
-//! stay there: a timeout of librbd's own (`rados_osd_op_timeout`) would give up a write that may
-//! land later, and is off. The kinds are separate, since a full cluster answers reads (`lane`).
+//! queued and new requests of that kind fail. Their error says so. Requests that librbd has stay
+//! there: a timeout of librbd's own (`rados_osd_op_timeout`) would give up a write that may land
+//! later, and is off. The kinds are separate, since a full cluster answers reads (`lane`).
 //!
 //! **One writer**: the exclusive lock is acquired before the first write (`lock`), and no client
 //! gets it by asking. A client that takes it by force puts this one on the cluster's blocklist
-//! first: no request of this client is carried out from then on. The device notices by the error of
+//! first. No request of this client is carried out from then on. The device notices by the error of
 //! a request, or by the question of a thread that asks every [`Times::keep`]. It then fails all
 //! requests until the daemon is restarted, with an error that names the new holder.
 //!

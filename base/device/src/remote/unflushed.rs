@@ -6,8 +6,8 @@
 //! again. After a loss of the connection, its range counts as *lost*.
 //!
 //! A durable change shadows older changes of its range, which are not sent again there. It needs an
-//! entry of its own in two cases: it lies within an older change, or it was in flight at the same
-//! time as an overlapping one.
+//! entry of its own in two cases. Either it lies within an older change, or it was in flight at the
+//! same time as an overlapping one.
 //!
 //! If two changes of one range were in flight at once, their order is unknown. Neither is sent
 //! again there: the resend might revert data that has been read since.

@@ -185,8 +185,8 @@ fn lvm(media: &Media) -> Option<&'static str> {
         .then_some("LVM2 physical volume")
 }
 
-/// OpenZFS include/sys/uberblock_impl.h and vdev_impl.h: four labels of 256 KiB, two at either end,
-/// each with uberblocks of at least 1 KiB in its second half, in either byte order.
+/// OpenZFS include/sys/uberblock_impl.h and vdev_impl.h: four labels of 256 KiB, two at either end.
+/// Each has uberblocks of at least 1 KiB in its second half, in either byte order.
 fn zfs(media: &Media) -> Option<&'static str> {
     const LABEL: u64 = 256 << 10;
     const MAGIC: u64 = 0x00ba_b10c;

@@ -1,6 +1,7 @@
-//! Properties of the initiator that hold for any target: all requests end in time, nothing panics,
-//! and no memory is touched after its request has ended. The seeded test in this folder and the
-//! fuzz target `nvme_device` run it.
+//! Properties of the initiator that hold for any target.
+//!
+//! All requests end in time. Nothing panics. No memory is touched after its request has ended. The
+//! seeded test in this folder and the fuzz target `nvme_device` run it.
 
 #[path = "liar.rs"]
 pub(crate) mod liar;

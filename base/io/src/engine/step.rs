@@ -109,6 +109,17 @@ fn signed(offset: u64) -> libc::off_t {
 }
 
 impl FileStep {
+    /// Returns the file.
+    pub(crate) const fn target(&self) -> Target {
+        match *self {
+            Self::Read { target, .. }
+            | Self::Write { target, .. }
+            | Self::Sync { target }
+            | Self::Allocate { target, .. }
+            | Self::Discard { target, .. } => target,
+        }
+    }
+
     /// Carries the step out in this thread.
     pub(crate) fn perform(&self) -> i32 {
         let returned = match *self {

@@ -144,9 +144,9 @@ struct Attributes {
     links: u64,
 }
 
-/// Returns the attributes of a file as the system knows them, without a request to a server: one
-/// that does not answer must not block the reactor. A `stat` of the path makes the system ask.
-/// Local file systems have no server, and know the present attributes.
+/// Returns the attributes of a file as the system knows them, without a request to a server. A
+/// server that does not answer must not block the reactor. A `stat` of the path makes the system
+/// ask. Local file systems have no server, and know the present attributes.
 fn attributes(fd: RawFd) -> Option<Attributes> {
     // SAFETY: all zeroes is a valid value of this plain structure.
     let mut answer: libc::statx = unsafe { std::mem::zeroed() };

@@ -175,7 +175,7 @@ impl Pmem for PmemMapping {
         let len = source.len() as u64;
         assert!(len.is_multiple_of(LINE_BYTES), "a stream of {len} bytes");
         let target = self.at(offset, len, LINE_BYTES);
-        // SAFETY: the target is mapped and aligned to a line like its mapping, the source is live,
+        // SAFETY: the target is mapped and aligned to a line like its mapping. The source is live,
         // and a buffer is never part of the mapping.
         unsafe { instructions::stream(target, source.as_ptr(), source.len()) };
     }

@@ -38,7 +38,7 @@ pub const LINE_BYTES: u64 = 64;
 
 /// Byte-addressable memory, as the module's text describes it. Offsets are in bytes from its start.
 ///
-/// The calls panic on misuse (outside the memory, or not aligned as they ask for): the layers above
+/// The calls panic on misuse (outside the memory, or not aligned as they require). The layers above
 /// it compute every offset from a checked layout. Contents are little-endian words, whatever the
 /// processor.
 pub trait Pmem: Send + Sync {

@@ -74,8 +74,8 @@ fn with_current<T>(f: impl FnOnce(&Executor) -> T) -> T {
 
 fn try_with_current<T>(f: impl FnOnce(&Executor) -> T) -> Option<T> {
     let current = CURRENT.try_with(Cell::get).ok()?;
-    // SAFETY: `enter` sets the pointer from a live Rc and resets it before that Rc is dropped;
-    // the executor is only ever used through shared references.
+    // SAFETY: `enter` sets the pointer from a live Rc and resets it before that Rc is dropped. The
+    // executor is only ever used through shared references.
     (!current.is_null()).then(|| f(unsafe { &*current }))
 }
 

@@ -20,8 +20,8 @@ use forebay_block::{Error, ErrorKind};
 /// Maximum length of a string on the wire, bytes ("Conventions").
 pub const MAX_STRING_BYTES: usize = 4096;
 
-/// Largest payload of a read or write that every client may rely on, bytes ("Block size
-/// constraints": without negotiation clients assume a maximum payload of 32 MiB).
+/// Largest payload of a read or write that every client may rely on, bytes. Without negotiation
+/// clients assume a maximum payload of 32 MiB ("Block size constraints").
 pub const MAX_PAYLOAD_BYTES: u32 = 32 << 20;
 
 fn malformed(context: impl Into<String>) -> Error {

@@ -98,7 +98,7 @@ impl Hash {
 }
 
 /// A Diffie-Hellman group of DH-HMAC-CHAP (Base 8.13.5.2, "DHgIDList"; RFC 7919). The groups of
-/// 6144 and 8192 bits are not supported: they cost several times as much, and a host that offers
+/// 6144 and 8192 bits are not supported. They cost several times as much, and a host that offers
 /// them also offers smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {

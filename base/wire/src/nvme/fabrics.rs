@@ -235,7 +235,7 @@ pub const fn connection(result: u64) -> (u16, bool) {
 }
 
 /// Returns the result of a Connect that is refused because of a field (Base 6.3, "Invalid
-/// Parameter"): its offset, in the command or in its data.
+/// Parameter"). It has the offset of the field, in the command or in its data.
 #[must_use]
 pub const fn bad_parameter(offset: u16, in_data: bool) -> u64 {
     offset as u64 | (in_data as u64) << 16

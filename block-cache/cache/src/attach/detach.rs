@@ -73,8 +73,8 @@ impl Cache {
     pub fn dirty_ranges(&self, name: &str) -> Result<Vec<Range<u64>>> {
         let engine = &self.engine;
         let volume = engine.volumes.named(name)?;
-        let slots: Vec<BlockId> = engine.map.borrow().of_volume(volume.id).collect();
-        Ok(engine.dirty_ranges(slots.into_iter()))
+        let blocks: Vec<BlockId> = engine.map.borrow().of_volume(volume.id).collect();
+        Ok(engine.dirty_ranges(blocks.into_iter()))
     }
 
     /// Forgets a volume with its dirty data: THAT DATA IS LOST. Returns the lost ranges, as
@@ -274,25 +274,25 @@ impl Engine {
     }
 
     /// Forgets the volume with this number, with its cached blocks. The volume is not served.
-    pub(crate) async fn forget_number(self: &Rc<Self>, id: u16) -> Result<()> {
+    pub(crate) async fn forget_number(self: &Rc<Self>, number: u16) -> Result<()> {
         // From here on the records of this number mean nothing, durably.
         if !planted(Fault::AbandonInMemory) {
             self.superblock
                 .change(|superblock| {
-                    superblock.volumes.retain(|entry| entry.id != id);
+                    superblock.volumes.retain(|entry| entry.id != number);
                 })
                 .await?;
         }
-        self.volumes.remove(id);
-        for (nth, (slot, block)) in self.slots_of(id).into_iter().enumerate() {
+        self.volumes.remove(number);
+        for (nth, (id, block)) in self.blocks_of(number).into_iter().enumerate() {
             if nth > 0 && nth.is_multiple_of(FORGOTTEN_AT_ONCE) {
                 rt::next_turn().await;
             }
-            if !self.try_forget(id, slot, block) {
-                rt::spawn(Rc::clone(self).forget_later(id, slot, block));
+            if !self.try_forget(number, id, block) {
+                rt::spawn(Rc::clone(self).forget_later(number, id, block));
             }
         }
-        self.marks.forget_volume(id);
+        self.marks.forget_volume(number);
         self.wake_all();
         self.signals.hint();
         Ok(())
@@ -300,23 +300,23 @@ impl Engine {
 
     /// Forgets a block of a volume that is gone, unless the block is in use. Returns whether it
     /// did.
-    fn try_forget(&self, volume: u16, slot: BlockId, block: Block) -> bool {
+    fn try_forget(&self, volume: u16, id: BlockId, block: Block) -> bool {
         // The reclaimer may have had it first.
-        if !self.is_block(volume, slot, block) {
+        if !self.is_block(volume, id, block) {
             return true;
         }
         let (region, granules) = lock_of(self.geometry, volume, block);
         let lock = self.locks.try_exclusive(Site::here(), region, granules);
-        let free = lock.is_some() && !self.map.borrow().has(slot, CLEANING);
+        let free = lock.is_some() && !self.map.borrow().has(id, CLEANING);
         if free {
-            self.slots.forget(slot);
+            self.slots.forget(id);
         }
         free
     }
 
     /// I/O on the block is still in flight, so its slot must not be reused until that I/O ends.
-    async fn forget_later(self: Rc<Self>, volume: u16, slot: BlockId, block: Block) {
-        while !self.service.is_stopping() && !self.try_forget(volume, slot, block) {
+    async fn forget_later(self: Rc<Self>, volume: u16, id: BlockId, block: Block) {
+        while !self.service.is_stopping() && !self.try_forget(volume, id, block) {
             rt::sleep(LOOK).await;
         }
         self.signals.hint();

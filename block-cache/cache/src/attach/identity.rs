@@ -156,9 +156,9 @@ impl Inspection {
 }
 
 impl Cache {
-    /// Checks that an attach of this volume with these options finds no dirty data of another
-    /// backing device under its name, or of this device under another name. The device is given by
-    /// its identity and size in bytes.
+    /// Checks an attach of this volume with these options. The cache must have no dirty data of
+    /// another backing device under the volume's name, or of this device under another name. The
+    /// device is given by its identity and size in bytes.
     ///
     /// # Errors
     /// `InvalidInput` as [`Cache::attach`].
@@ -214,11 +214,11 @@ impl Engine {
             && self.is_replaced(known, (identity, size_bytes), options)?
         {
             tracing::warn!(volume = name, "{ANOTHER_DEVICE}");
-            self.drop_clean_slots(known.id).await?;
+            self.drop_clean_blocks(known.id).await?;
         }
         for other in former {
             tracing::warn!(volume = name, former = other.name, "{FORMER_NAME}");
-            self.drop_clean_slots(other.id).await?;
+            self.drop_clean_blocks(other.id).await?;
         }
         Ok(())
     }
@@ -268,8 +268,8 @@ impl Engine {
     }
 
     /// Kills all that is cached of a volume that is not attached and has nothing dirty.
-    async fn drop_clean_slots(&self, volume: u16) -> Result<()> {
-        let slots = self.slots_of(volume);
-        self.kill(volume, slots).await
+    async fn drop_clean_blocks(&self, volume: u16) -> Result<()> {
+        let blocks = self.blocks_of(volume);
+        self.kill(volume, blocks).await
     }
 }

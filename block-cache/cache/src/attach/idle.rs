@@ -211,8 +211,8 @@ impl Engine {
     }
 
     fn dirty_ranges_of(&self, id: u16) -> Vec<Range<u64>> {
-        let slots: Vec<_> = self.map.borrow().of_volume(id).collect();
-        self.dirty_ranges(slots.into_iter())
+        let blocks: Vec<_> = self.map.borrow().of_volume(id).collect();
+        self.dirty_ranges(blocks.into_iter())
     }
 
     async fn forget_idle(

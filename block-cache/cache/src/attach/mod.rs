@@ -282,12 +282,12 @@ impl Engine {
             .cloned()
     }
 
-    /// Returns the dirty byte ranges of these slots in their volume, in ascending order. Adjacent
+    /// Returns the dirty byte ranges of these blocks in their volume, in ascending order. Adjacent
     /// ranges are merged.
-    pub(crate) fn dirty_ranges(&self, slots: impl Iterator<Item = BlockId>) -> Vec<Range<u64>> {
+    pub(crate) fn dirty_ranges(&self, blocks: impl Iterator<Item = BlockId>) -> Vec<Range<u64>> {
         let map = self.map.borrow();
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for entry in slots.map(|slot| map.slot(slot)) {
+        for entry in blocks.map(|id| map.state(id)) {
             let whole = 0..u32::MAX;
             let runs = self.geometry.runs(entry.class, entry.dirty, whole);
             let at = |byte: u32| self.geometry.backing_offset(entry.block(), byte);
@@ -304,43 +304,43 @@ impl Engine {
         ranges
     }
 
-    /// The slots of a volume with their blocks: a slot may hold another block after the next wait.
-    pub(crate) fn slots_of(&self, volume: u16) -> Vec<(BlockId, Block)> {
+    /// The blocks of a volume: a number may name another block after the next wait.
+    pub(crate) fn blocks_of(&self, volume: u16) -> Vec<(BlockId, Block)> {
         let map = self.map.borrow();
         map.of_volume(volume)
-            .map(|slot| (slot, map.slot(slot).block()))
+            .map(|id| (id, map.state(id).block()))
             .collect()
     }
 
-    /// Returns whether a slot still holds this block.
-    pub(crate) fn is_block(&self, volume: u16, slot: BlockId, block: Block) -> bool {
+    /// Returns whether a number still names this block.
+    pub(crate) fn is_block(&self, volume: u16, id: BlockId, block: Block) -> bool {
         let map = self.map.borrow();
-        map.find(block.key(volume)) == Some(slot) && map.slot(slot).block() == block
+        map.find(block.key(volume)) == Some(id) && map.state(id).block() == block
     }
 
-    /// Kills slots of a volume that is not served.
-    pub(crate) async fn kill(&self, volume: u16, slots: Vec<(BlockId, Block)>) -> Result<()> {
-        let mut locks = Vec::with_capacity(slots.len());
-        let mut killed = Vec::with_capacity(slots.len());
-        for (slot, block) in slots {
+    /// Kills blocks of a volume that is not served.
+    pub(crate) async fn kill(&self, volume: u16, blocks: Vec<(BlockId, Block)>) -> Result<()> {
+        let mut locks = Vec::with_capacity(blocks.len());
+        let mut killed = Vec::with_capacity(blocks.len());
+        for (id, block) in blocks {
             let (region, granules) = lock_of(self.geometry, volume, block);
             // The reclaimer may be at it, or may have had it.
             let lock = self.locks.exclusive(region, granules).await;
-            if self.is_block(volume, slot, block) {
-                self.committer.kill_slot(slot);
-                killed.push(slot);
+            if self.is_block(volume, id, block) {
+                self.committer.kill_block(id);
+                killed.push(id);
                 locks.push(lock);
             }
         }
         if !killed.is_empty() {
             let map = self.map.borrow();
-            let places = killed.iter().map(|slot| map.place(*slot)).collect();
+            let slots = killed.iter().map(|id| map.slot(*id)).collect();
             drop(map);
-            self.committer.queue_entry(Entry::Kill(places));
+            self.committer.queue_entry(Entry::Kill(slots));
         }
         self.committer.commit().await?;
-        for slot in killed {
-            self.slots.forget(slot);
+        for id in killed {
+            self.slots.forget(id);
         }
         Ok(())
     }
@@ -352,9 +352,9 @@ impl Engine {
             let beyond: Vec<BlockId> = {
                 let map = self.map.borrow();
                 map.of_volume(known.id)
-                    .filter(|slot| {
+                    .filter(|id| {
                         // A clean granule that the new end cuts is good as far as it goes.
-                        let entry = map.slot(*slot);
+                        let entry = map.state(*id);
                         self.end(entry.block(), entry.valid)
                             >= size + self.geometry.granule_bytes(entry.class)
                     })
@@ -362,8 +362,8 @@ impl Engine {
             };
             let dirty = {
                 let map = self.map.borrow();
-                map.of_volume(known.id).any(|slot| {
-                    let entry = map.slot(slot);
+                map.of_volume(known.id).any(|id| {
+                    let entry = map.state(id);
                     self.end(entry.block(), entry.dirty).min(old) > size
                 })
             };
@@ -371,13 +371,13 @@ impl Engine {
                 return Err(shrank(&known.name, old, size));
             }
             let mut kill = Vec::new();
-            for slot in beyond {
-                let entry = self.map.borrow().slot(slot);
+            for id in beyond {
+                let entry = self.map.borrow().state(id);
                 if entry.dirty == 0 {
-                    kill.push((slot, entry.block()));
+                    kill.push((id, entry.block()));
                 } else {
-                    self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
-                    self.committer.queue_record(slot);
+                    self.map.borrow_mut().set(id, entry.dirty, entry.dirty);
+                    self.committer.queue_record(id);
                 }
             }
             return self.kill(known.id, kill).await;
@@ -385,8 +385,8 @@ impl Engine {
         // The granule at the old end was cached only up to that end. Its rest is read now.
         let unit = self.geometry.unit_of(old);
         let found = self.map.borrow().find(BlockKey::new(known.id, unit));
-        if let Some(slot) = found {
-            let block = self.map.borrow().slot(slot).block();
+        if let Some(id) = found {
+            let block = self.map.borrow().state(id).block();
             let granule = self.geometry.granule_bytes(block.class);
             if size == old || old.is_multiple_of(granule) {
                 return Ok(());
@@ -406,9 +406,9 @@ impl Engine {
             let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
             backing.device().read(old, buf.clone()).await?;
             let bytes = start..start + u32::try_from(buf.len()).expect("less than a granule");
-            let written = self.slots.write_data(Site::here(), slot, start, buf).await;
-            self.committer.slot_written(slot);
-            self.slots.reset_checksums_at(slot, bytes);
+            let written = self.slots.write_data(Site::here(), id, start, buf).await;
+            self.committer.block_written(id);
+            self.slots.reset_checksums_at(id, bytes);
             written?;
             self.committer.commit().await?;
         }

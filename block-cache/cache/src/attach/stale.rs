@@ -18,7 +18,7 @@ const NAMED: usize = 8;
 
 /// A block with dirty data that is older than the backing device's data.
 struct StaleBlock {
-    slot: BlockId,
+    id: BlockId,
     /// Offset of the block in its volume, bytes.
     offset: u64,
     /// Number of bytes of it that are dirty.
@@ -54,7 +54,7 @@ impl Engine {
             return Ok(());
         }
         let stale = self.find_stale(known, options)?;
-        for Range { start, end } in self.dirty_ranges(stale.iter().map(|block| block.slot)) {
+        for Range { start, end } in self.dirty_ranges(stale.iter().map(|block| block.id)) {
             tracing::warn!(
                 volume = known.name,
                 offset = start,
@@ -62,10 +62,10 @@ impl Engine {
                 "stale dirty data is discarded and LOST"
             );
         }
-        let stale: HashSet<BlockId> = stale.iter().map(|block| block.slot).collect();
-        let dirty = |slot| match stale.contains(&slot) {
+        let stale: HashSet<BlockId> = stale.iter().map(|block| block.id).collect();
+        let dirty = |id| match stale.contains(&id) {
             true => 0,
-            false => self.was_dirty(slot, options),
+            false => self.was_dirty(id, options),
         };
         self.drop_clean(known.id, dirty).await
     }
@@ -90,16 +90,16 @@ impl Engine {
                 .iter()
                 .any(|range: &Range<u64>| range.start < start + len && start < range.end)
         };
-        let slots: Vec<BlockId> = self.map.borrow().of_volume(known.id).collect();
+        let blocks: Vec<BlockId> = self.map.borrow().of_volume(known.id).collect();
         let mut stale = Vec::new();
-        for slot in slots {
-            let dirty = self.was_dirty(slot, options);
-            let entry = self.map.borrow().slot(slot);
+        for id in blocks {
+            let dirty = self.was_dirty(id, options);
+            let entry = self.map.borrow().state(id);
             let offset = self.geometry.backing_offset(entry.block(), 0);
             if dirty != 0 && overlaps(offset, self.geometry.block_bytes(entry.class)) {
                 let granule_bytes = self.geometry.granule_bytes(entry.class);
                 stale.push(StaleBlock {
-                    slot,
+                    id,
                     offset,
                     dirty_bytes: u64::from(dirty.count_ones()) * granule_bytes,
                 });
@@ -108,11 +108,11 @@ impl Engine {
         stale
     }
 
-    /// Returns the dirty granules of a slot that are on the list of dirty data from the time at
+    /// Returns the dirty granules of a block that are on the list of dirty data from the time at
     /// which degraded service began. Without a list, returns all dirty granules. A record, a mark
     /// or the bit-tree may call more granules dirty than the list has.
-    fn was_dirty(&self, slot: BlockId, options: &VolumeOptions) -> u64 {
-        let entry = self.map.borrow().slot(slot);
+    fn was_dirty(&self, id: BlockId, options: &VolumeOptions) -> u64 {
+        let entry = self.map.borrow().state(id);
         let Some(listed) = (options.dirty_at_failure.as_ref())
             .filter(|_| entry.dirty != 0 && !planted(Fault::KeepUnlisted))
         else {
@@ -151,8 +151,8 @@ fn holds_stale(name: &str, stale: &[StaleBlock]) -> Error {
         format!(
             "volume {name:?} was written without this cache, which holds older dirty data there: \
              {blocks}, {bytes} bytes\n    help: start with --discard-stale-dirty {name} to \
-             give up these blocks, whole (writes without a cache are noted by the MiB), or with \
-             --without-cache {name}; the blocks are at {}{more}",
+             give up these blocks, or with --without-cache {name}. Blocks are given up whole, \
+             since writes without a cache are noted by the MiB; the blocks are at {}{more}",
             named.join(", ")
         ),
     )

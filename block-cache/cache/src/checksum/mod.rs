@@ -4,8 +4,8 @@
 //! round of commits updates the table for the blocks that it records.
 //!
 //! Data and checksum are two writes without an order between them. Two things bridge this gap. The
-//! region of a block gets a mark ([`region`](crate::intent::regions)) before the first overwrite of
-//! valid data. The mark goes when a record was written after the last overwrite. And each record
+//! region of a block gets a mark ([`regions`](crate::intent::regions)) before the first overwrite
+//! of valid data. The mark goes when a record was written after the last overwrite. And each record
 //! has a digest of the checksums that belong to it.
 //!
 //! After a crash, a cell that is under a mark or does not match its record has no known checksum.
@@ -27,6 +27,7 @@ pub(crate) use forebay_metadata::checksums::UNKNOWN;
 use forebay_metadata::checksums::{CELL_BYTES, ChecksumTable, DataHash, digest};
 use forebay_metadata::log::LogExtent;
 use forebay_metadata::record::BlockRecord;
+use forebay_policy::Slot;
 
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
@@ -40,7 +41,7 @@ pub(crate) const CELL: u32 = CELL_BYTES as u32;
 pub(crate) struct Checksums {
     hash: DataHash,
     seed: Seed,
-    place: ChecksumTable,
+    table: ChecksumTable,
     geometry: Geometry,
     /// Checksums, by cell.
     values: RefCell<Vec<u32>>,
@@ -97,22 +98,22 @@ pub(crate) fn checksum_of(hash: &DataHash, buf: &Buf) -> u32 {
 }
 
 impl Checksums {
-    /// Returns the cell of a byte of the block at `place`.
+    /// Returns the cell of a byte of the block in `slot`.
     #[inline]
-    pub(crate) const fn cell(&self, place: u32, start: u32) -> usize {
-        let byte = ((place as u64) << self.geometry.sizes().unit_shift()) + start as u64;
+    pub(crate) const fn cell(&self, slot: Slot, start: u32) -> usize {
+        let byte = ((slot.get() as u64) << self.geometry.sizes().unit_shift()) + start as u64;
         byte as usize / CELL_BYTES
     }
 
-    /// The cells of granules of a block at `place`.
+    /// The cells of granules of a block in `slot`.
     pub(crate) fn cells_of(
         &self,
-        place: u32,
+        slot: Slot,
         class: u8,
         granules: u64,
     ) -> impl Iterator<Item = usize> {
         let each = self.geometry.granule_bytes(class) as usize / CELL_BYTES;
-        let first = self.cell(place, 0);
+        let first = self.cell(slot, 0);
         (0..u64::BITS as usize)
             .filter(move |granule| granules >> granule & 1 != 0)
             .flat_map(move |granule| first + granule * each..first + (granule + 1) * each)
@@ -138,7 +139,7 @@ impl Checksums {
     pub(crate) fn set(&self, cell: usize, sum: u32) {
         let before = std::mem::replace(&mut self.values.borrow_mut()[cell], sum);
         if before != sum {
-            let unit = cell / self.place.unit_cells();
+            let unit = cell / self.table.unit_cells();
             self.changed.borrow_mut()[unit / 64] |= 1 << (unit % 64);
         }
         if self.is_bad(cell) {
@@ -159,25 +160,25 @@ impl Checksums {
         self.bad.get() != 0 && self.bad_cells.borrow()[cell / 64] >> (cell % 64) & 1 != 0
     }
 
-    /// Granules of a block at `place`, of these, that are known to be bad.
-    pub(crate) fn bad_granules(&self, place: u32, class: u8, among: u64) -> u64 {
+    /// Granules of a block in `slot`, of these, that are known to be bad.
+    pub(crate) fn bad_granules(&self, slot: Slot, class: u8, among: u64) -> u64 {
         if self.bad.get() == 0 {
             return 0;
         }
         let is_bad = |granule: &u32| {
-            let mut cells = self.cells_of(place, class, 1 << granule);
+            let mut cells = self.cells_of(slot, class, 1 << granule);
             among >> granule & 1 != 0 && cells.any(|cell| self.is_bad(cell))
         };
         let bad = (0..u64::BITS).filter(is_bad);
         bad.fold(0, |bad, granule| bad | 1 << granule)
     }
 
-    /// Granules of a block at `place`, of these, whose checksums are known and are those of zeroes.
-    pub(crate) fn zero_granules(&self, place: u32, class: u8, among: u64) -> u64 {
+    /// Granules of a block in `slot`, of these, whose checksums are known and are those of zeroes.
+    pub(crate) fn zero_granules(&self, slot: Slot, class: u8, among: u64) -> u64 {
         if among == 0 {
             return 0;
         }
-        let is_zero = |granule: &u32| self.are_zeroes(self.cells_of(place, class, 1 << granule));
+        let is_zero = |granule: &u32| self.are_zeroes(self.cells_of(slot, class, 1 << granule));
         (0..u64::BITS)
             .filter(|granule| among >> granule & 1 != 0)
             .filter(is_zero)
@@ -192,24 +193,24 @@ impl Checksums {
         cells.into_iter().all(is_zero)
     }
 
-    /// Returns whether the checksums of these bytes of what lies at `place` are known, and are
+    /// Returns whether the checksums of these bytes of what lies in `slot` are known, and are
     /// those of zeroes.
-    pub(crate) fn holds_zeroes(&self, place: u32, start: u32, len: u64) -> bool {
+    pub(crate) fn holds_zeroes(&self, slot: Slot, start: u32, len: u64) -> bool {
         let len = u32::try_from(len).expect("at most a block");
-        self.are_zeroes(self.cell(place, start)..=self.cell(place, start + len.max(1) - 1))
+        self.are_zeroes(self.cell(slot, start)..=self.cell(slot, start + len.max(1) - 1))
     }
 
-    fn digest(&self, place: u32, class: u8, valid: u64) -> u32 {
+    fn digest(&self, slot: Slot, class: u8, valid: u64) -> u32 {
         let values = self.values.borrow();
-        let sums = self.cells_of(place, class, valid).map(|cell| values[cell]);
-        digest(self.seed, place, sums)
+        let sums = self.cells_of(slot, class, valid).map(|cell| values[cell]);
+        digest(self.seed, slot.get(), sums)
     }
 
     /// Returns a record with the bad granules and the digest of its block.
     pub(crate) fn complete(&self, record: BlockRecord) -> BlockRecord {
         BlockRecord {
-            bad: self.bad_granules(record.slot, record.class, record.dirty),
-            sums: self.digest(record.slot, record.class, record.valid),
+            bad: self.bad_granules(Slot::new(record.slot), record.class, record.dirty),
+            sums: self.digest(Slot::new(record.slot), record.class, record.valid),
             ..record
         }
     }
@@ -221,11 +222,11 @@ impl Checksums {
     }
 
     /// A record of a block joins the batch, together with the known checksums of the block.
-    pub(crate) fn joins(&self, place: u32, class: u8) {
-        let each = self.place.unit_cells();
+    pub(crate) fn joins(&self, slot: Slot, class: u8) {
+        let each = self.table.unit_cells();
         let (first, last) = (
-            self.cell(place, 0) / each,
-            (self.cell(place, self.geometry.block_bytes(class) as u32) - 1) / each,
+            self.cell(slot, 0) / each,
+            (self.cell(slot, self.geometry.block_bytes(class) as u32) - 1) / each,
         );
         let mut changed = self.changed.borrow_mut();
         for unit in first..=last {
@@ -241,23 +242,23 @@ impl Checksums {
         let mut due = self.due.take();
         due.sort_unstable();
         let values = self.values.borrow();
-        let each = self.place.unit_cells();
+        let each = self.table.unit_cells();
         due.chunk_by(|one, next| one + 1 == *next)
             .map(|run| {
                 let first = run[0] as usize * each;
                 let end = (first + run.len() * each).min(values.len());
-                let (offset, buf) = self.place.encode(run[0], &values[first..end]);
+                let (offset, buf) = self.table.encode(run[0], &values[first..end]);
                 self.counters.table_bytes.add(buf.len() as u64);
                 LogExtent { offset, buf }
             })
             .collect()
     }
 
-    /// Forgets the checksums of a block's place.
-    pub(crate) fn forget(&self, place: u32, class: u8) {
+    /// Forgets the checksums of a block's slot.
+    pub(crate) fn forget(&self, slot: Slot, class: u8) {
         if self.bad.get() != 0 {
             let cells = self.cells_of(
-                place,
+                slot,
                 class,
                 u64::MAX >> (64 - self.geometry.granules(class)),
             );

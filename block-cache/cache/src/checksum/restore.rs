@@ -6,6 +6,7 @@ use forebay_block::{BlockDevice, Result};
 use forebay_metadata::checksums::{self, BAD, DataHash, UNKNOWN, fits};
 use forebay_metadata::record::BlockRecord;
 use forebay_metadata::superblock::Superblock;
+use forebay_policy::Slot;
 
 use super::{ChecksumCounters, Checksums};
 use crate::failpoints::{Fault, planted};
@@ -26,10 +27,10 @@ impl LoadedChecksums {
         metadata: &dyn BlockDevice,
         superblock: &Superblock,
     ) -> Result<Option<Self>> {
-        let Some(place) = superblock.checksum_table() else {
+        let Some(table) = superblock.checksum_table() else {
             return Ok(None);
         };
-        let (found, unreadable_units) = checksums::read(metadata, place).await?;
+        let (found, unreadable_units) = checksums::read(metadata, table).await?;
         if unreadable_units > 0 {
             tracing::warn!(
                 units = unreadable_units,
@@ -37,12 +38,12 @@ impl LoadedChecksums {
                  new checksums"
             );
         }
-        let units = usize::try_from(place.units()).expect("a table fits memory");
+        let units = usize::try_from(table.units()).expect("a table fits memory");
         Ok(Some(Self {
             sums: Checksums {
                 hash: DataHash::new(&superblock.lineage),
                 seed: superblock.seed(),
-                place,
+                table,
                 geometry: Geometry::of(superblock),
                 values: RefCell::new(vec![UNKNOWN; found.len()]),
                 changed: RefCell::new(vec![0; units.div_ceil(64)]),
@@ -58,11 +59,11 @@ impl LoadedChecksums {
 
     /// Takes over the known checksums of a block.
     pub(crate) fn restore(&mut self, record: &BlockRecord) {
-        let (place, class) = (record.slot, record.class);
+        let (slot, class) = (Slot::new(record.slot), record.class);
         let sums = &self.sums;
-        let cells: Vec<usize> = sums.cells_of(place, class, record.valid).collect();
+        let cells: Vec<usize> = sums.cells_of(slot, class, record.valid).collect();
         let found = cells.iter().map(|&cell| self.found[cell]);
-        if fits(sums.seed, place, found, record.sums) {
+        if fits(sums.seed, record.slot, found, record.sums) {
             for &cell in &cells {
                 sums.set(cell, self.found[cell]);
                 if self.found[cell] == BAD {
@@ -70,7 +71,7 @@ impl LoadedChecksums {
                 }
             }
         }
-        let bad = sums.cells_of(place, class, record.bad & record.dirty);
+        let bad = sums.cells_of(slot, class, record.bad & record.dirty);
         bad.for_each(|cell| sums.set_bad(cell));
         let values = sums.values.borrow();
         let is_unknown = |cell: &&usize| values[**cell] == UNKNOWN && !sums.is_bad(**cell);
@@ -79,18 +80,18 @@ impl LoadedChecksums {
     }
 
     /// As [`Checksums::zero_granules`].
-    pub(crate) fn zero_granules(&self, place: u32, class: u8, among: u64) -> u64 {
-        self.sums.zero_granules(place, class, among)
+    pub(crate) fn zero_granules(&self, slot: Slot, class: u8, among: u64) -> u64 {
+        self.sums.zero_granules(slot, class, among)
     }
 
     /// A block may have been overwritten since its record. That record must be logged once more
     /// before the mark that says so goes. Bad cells stay bad.
-    pub(crate) fn doubt(&mut self, place: u32, class: u8, valid: u64) {
+    pub(crate) fn doubt(&mut self, slot: Slot, class: u8, valid: u64) {
         if planted(Fault::TrustOpen) {
             return;
         }
         let sums = &self.sums;
-        for cell in sums.cells_of(place, class, valid) {
+        for cell in sums.cells_of(slot, class, valid) {
             let known = sums.values.borrow()[cell] != UNKNOWN;
             if known && !sums.is_bad(cell) {
                 sums.set(cell, UNKNOWN);
@@ -102,7 +103,7 @@ impl LoadedChecksums {
     /// All blocks were restored.
     pub(crate) fn finish(self) -> Checksums {
         let Self { sums, found, .. } = self;
-        let each = sums.place.unit_cells();
+        let each = sums.table.unit_cells();
         {
             let (values, mut changed) = (sums.values.borrow(), sums.changed.borrow_mut());
             let units = values.chunks(each).zip(found.chunks(each)).enumerate();

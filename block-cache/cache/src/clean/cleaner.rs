@@ -14,7 +14,7 @@ use super::Cleaner;
 use crate::clean::write_back::BATCH;
 use crate::clean::write_back::forget_rewrite;
 use crate::failpoints::{Fault, planted};
-use crate::map::{LIVE, Map, REWRITTEN, Slot};
+use crate::map::{BlockState, LIVE, Map, REWRITTEN};
 use crate::options::Admission;
 use crate::volume::AttachedVolume;
 use crate::volume::cleaner::VolumeCleaner;
@@ -38,8 +38,8 @@ impl Cleaner {
                 false => self.next_turn(&volume),
                 true => None,
             };
-            let slots = turn.map(|turn| (turn, self.next_to_clean(&volume, &turn)));
-            let Some((turn, slots)) = slots.filter(|(_, slots)| !slots.is_empty()) else {
+            let blocks = turn.map(|turn| (turn, self.next_to_clean(&volume, &turn)));
+            let Some((turn, blocks)) = blocks.filter(|(_, blocks)| !blocks.is_empty()) else {
                 // Nothing is dirty, or all of it is locked. A kick unlocks nothing, so this waits.
                 // Blocks that the reclaimer has named meanwhile were not tried yet.
                 self.rest_after(&volume, began, true);
@@ -55,9 +55,9 @@ impl Cleaner {
                 }
                 continue;
             };
-            cleaner.count_turn();
-            let failed = self.clean_batch(&slots, turn.width).await.is_err();
-            cleaner.count_turn();
+            cleaner.begin_turn();
+            let failed = self.clean_batch(&blocks, turn.width).await.is_err();
+            cleaner.end_turn(failed);
             if failed {
                 cleaner.clear_wanted();
             }
@@ -151,55 +151,55 @@ impl Cleaner {
     fn next_to_clean(&self, volume: &AttachedVolume, turn: &Turn) -> Vec<BlockId> {
         let cleaner = &volume.cleaner;
         let mut map = self.map.borrow_mut();
-        let mut slots = Vec::with_capacity(BATCH);
-        while slots.len() < BATCH
-            && let Some(slot) = cleaner.pop_wanted()
+        let mut blocks = Vec::with_capacity(BATCH);
+        while blocks.len() < BATCH
+            && let Some(id) = cleaner.pop_wanted()
         {
-            // The wanted block may have been written back with other blocks already, or its slot
+            // The wanted block may have been written back with other blocks already, or its number
             // may now belong to another volume.
-            if map.volume(slot) == volume.id && self.is_worth_cleaning(&map, slot) {
-                slots.push(slot);
+            if map.volume(id) == volume.id && self.is_worth_cleaning(&map, id) {
+                blocks.push(id);
             }
         }
-        if !slots.is_empty() || turn.only_wanted {
-            return slots;
+        if !blocks.is_empty() || turn.only_wanted {
+            return blocks;
         }
         for _ in 0..map.dirty_windows(volume.id).min(LOOK_AT) {
             if turn.fullest {
                 let end = map.seek_fullest(volume.id, cleaner.part_end());
                 cleaner.set_part_end(end);
             }
-            for slot in map.pop_dirty(volume.id) {
-                let entry = map.slot(slot);
-                if !self.is_worth_cleaning(&map, slot) {
-                    map.requeue_dirty(slot);
+            for id in map.pop_dirty(volume.id) {
+                let entry = map.state(id);
+                if !self.is_worth_cleaning(&map, id) {
+                    map.requeue_dirty(id);
                 } else if entry.has(REWRITTEN) && turn.spare {
                     // The block was rewritten since the last pass, and may be rewritten before the
                     // next.
-                    forget_rewrite(&mut map, slot);
-                    map.requeue_dirty(slot);
+                    forget_rewrite(&mut map, id);
+                    map.requeue_dirty(id);
                 } else {
-                    slots.push(slot);
+                    blocks.push(id);
                 }
             }
-            if slots.len() >= BATCH {
+            if blocks.len() >= BATCH {
                 break;
             }
         }
-        slots
+        blocks
     }
 
     /// Returns whether a block can be cleaned and has dirty data that is not known to be corrupt.
     /// Corrupt dirty data stays in the cache; the cleaner would only retry it for ever.
-    fn is_worth_cleaning(&self, map: &Map, slot: BlockId) -> bool {
-        let entry = map.slot(slot);
+    fn is_worth_cleaning(&self, map: &Map, id: BlockId) -> bool {
+        let entry = map.state(id);
         let bad = (self.checksums.as_ref()).map_or(0, |it| {
-            it.bad_granules(map.place(slot), entry.class, entry.dirty)
+            it.bad_granules(map.slot(id), entry.class, entry.dirty)
         });
         entry.dirty & !bad != 0 && self.can_be_cleaned(&entry)
     }
 
-    pub(crate) fn can_be_cleaned(&self, entry: &Slot) -> bool {
+    pub(crate) fn can_be_cleaned(&self, entry: &BlockState) -> bool {
         entry.has(LIVE)
             && entry.dirty != 0
             && !entry.has(crate::map::CLEANING)

@@ -61,7 +61,7 @@ impl Cleaner {
                 false => None,
             };
             let Some(theirs) = theirs else {
-                wanted.extend(same_kind.iter().map(|(slot, _, at)| (*slot, at.clone())));
+                wanted.extend(same_kind.iter().map(|(id, _, at)| (*id, at.clone())));
                 continue;
             };
             let ours =
@@ -103,11 +103,11 @@ impl Cleaner {
         theirs: &Buf,
         wanted: &mut Vec<OnBacking>,
     ) {
-        let (slot, first, at) = run;
+        let (id, first, at) = run;
         let granule = self
             .geometry
-            .granule_bytes(self.map.borrow().slot(*slot).class);
-        let recorded = self.presumed.recorded(*slot);
+            .granule_bytes(self.map.borrow().state(*id).class);
+        let recorded = self.presumed.recorded(*id);
         for from in at.clone().step_by(granule as usize) {
             let to = (from + granule).min(at.end);
             let piece = (from - start) as usize..(to - start) as usize;
@@ -121,8 +121,8 @@ impl Cleaner {
                 }
             }
             match wanted.last_mut() {
-                Some((last, before)) if *last == *slot && before.end == from => before.end = to,
-                _ => wanted.push((*slot, from..to)),
+                Some((last, before)) if *last == *id && before.end == from => before.end = to,
+                _ => wanted.push((*id, from..to)),
             }
         }
     }

@@ -33,7 +33,7 @@ pub(crate) const BATCH: usize = WIDEST;
 /// Granules of a block that are written back.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    slot: BlockId,
+    id: BlockId,
     block: Block,
     granules: u64,
 }
@@ -41,7 +41,7 @@ struct Part {
 /// Result of the write-back of one block.
 #[derive(Clone, Debug)]
 struct WrittenBack {
-    slot: BlockId,
+    id: BlockId,
     volume: u16,
     granules: u64,
     /// Session of the backing device when it began.
@@ -51,13 +51,13 @@ struct WrittenBack {
 
 /// Clears `REWRITTEN`: earlier writes do not count as concurrent with this write-back. The block no
 /// longer counts as it was found by recovery, however.
-pub(crate) fn forget_rewrite(map: &mut Map, slot: BlockId) {
-    if map.has(slot, REWRITTEN) {
+pub(crate) fn forget_rewrite(map: &mut Map, id: BlockId) {
+    if map.has(id, REWRITTEN) {
         let compared = match planted(Fault::CompareChanged) {
             true => Flags::default(),
             false => COMPARED,
         };
-        map.clear_flags(slot, REWRITTEN | compared);
+        map.clear_flags(id, REWRITTEN | compared);
     }
 }
 
@@ -68,18 +68,18 @@ impl Cleaner {
     /// Returns the first error of a write-back. The other blocks are cleaned nevertheless.
     pub(crate) async fn clean_batch(
         self: &Rc<Self>,
-        slots: &[BlockId],
+        blocks: &[BlockId],
         width: usize,
     ) -> Result<()> {
-        let mut results: Vec<WrittenBack> = Vec::with_capacity(slots.len());
-        let windows = self.by_window(slots);
+        let mut results: Vec<WrittenBack> = Vec::with_capacity(blocks.len());
+        let windows = self.by_window(blocks);
         for chunk in windows.chunks(width) {
             if !self.committer.is_alive() {
                 break;
             }
             let started: Vec<_> = chunk
                 .iter()
-                .filter_map(|slots| self.start_write_back(slots))
+                .filter_map(|blocks| self.start_write_back(blocks))
                 .collect();
             results.extend(parallel::join(started).await.into_iter().flatten());
         }
@@ -120,13 +120,13 @@ impl Cleaner {
     }
 
     /// Blocks in backing order, window by window.
-    fn by_window(&self, slots: &[BlockId]) -> Vec<Vec<BlockId>> {
+    fn by_window(&self, blocks: &[BlockId]) -> Vec<Vec<BlockId>> {
         let map = self.map.borrow();
-        let window = |slot: &BlockId| {
-            let (volume, region, _) = map.table().address(*slot);
+        let window = |id: &BlockId| {
+            let (volume, region, _) = map.table().address(*id);
             (volume, region / self.geometry.window_regions())
         };
-        let windows = slots.chunk_by(|one, next| window(one) == window(next));
+        let windows = blocks.chunk_by(|one, next| window(one) == window(next));
         windows.map(<[BlockId]>::to_vec).collect()
     }
 
@@ -134,11 +134,11 @@ impl Cleaner {
     /// Returns `None` if none of them is dirty, or all are in use.
     fn start_write_back(
         self: &Rc<Self>,
-        slots: &[BlockId],
+        blocks: &[BlockId],
     ) -> Option<impl Future<Output = Vec<WrittenBack>> + 'static> {
         let geometry = self.geometry;
-        let (id, region, _) = self.map.borrow().table().address(*slots.first()?);
-        let volume = self.volumes.get(id)?;
+        let (number, region, _) = self.map.borrow().table().address(*blocks.first()?);
+        let volume = self.volumes.get(number)?;
         let regions = geometry.window_regions();
         let first = region / regions * regions;
         let (mut wanted, mut all) = (0, 0);
@@ -147,16 +147,16 @@ impl Cleaner {
             let map = self.map.borrow();
             for region in first..first + regions {
                 let shift = (region - first) * geometry.region_granule_count();
-                for (slot, span) in map.overlapping(id, region, u64::MAX) {
-                    let entry = map.slot(slot);
-                    let sound = entry.dirty & !self.slots.bad_granules(slot);
+                for (id, span) in map.overlapping(number, region, u64::MAX) {
+                    let entry = map.state(id);
+                    let sound = entry.dirty & !self.slots.bad_granules(id);
                     if self.can_be_cleaned(&entry) && sound != 0 {
                         let granules = geometry.spread(sound, span, Spread::Any) << shift;
                         all |= granules;
-                        wanted |= if slots.contains(&slot) { granules } else { 0 };
+                        wanted |= if blocks.contains(&id) { granules } else { 0 };
                         let block = geometry.block_in(region, span);
                         dirty.push(Part {
-                            slot,
+                            id,
                             block,
                             granules: sound,
                         });
@@ -165,8 +165,8 @@ impl Cleaner {
             }
         }
         let mut map = self.map.borrow_mut();
-        for slot in slots {
-            map.requeue_dirty(*slot);
+        for id in blocks {
+            map.requeue_dirty(*id);
         }
         let chosen = clean_with(wanted, all);
         let mut parts = Vec::new();
@@ -178,8 +178,8 @@ impl Cleaner {
             let shift = (region - first) * geometry.region_granule_count();
             let granules = part.granules & geometry.gather(chosen >> shift, span);
             if granules != 0 {
-                forget_rewrite(&mut map, part.slot);
-                map.add_flags(part.slot, CLEANING);
+                forget_rewrite(&mut map, part.id);
+                map.add_flags(part.id, CLEANING);
                 parts.push(Part { granules, ..part });
             }
         }
@@ -201,7 +201,7 @@ impl Cleaner {
                     result => result.clone(),
                 };
                 written.push(WrittenBack {
-                    slot: part.slot,
+                    id: part.id,
                     volume: volume.id,
                     granules: part.granules,
                     session,
@@ -222,35 +222,35 @@ impl Cleaner {
             let limit = volume.limit(geometry, part.block);
             for run in geometry.runs(part.block.class, part.granules, 0..limit) {
                 let at = geometry.backing_offset(part.block, run.start);
-                runs.push((part.slot, run.start, at..at + run.len() as u64));
+                runs.push((part.id, run.start, at..at + run.len() as u64));
             }
         }
         runs.sort_unstable_by_key(|(_, _, at)| at.start);
         for joined in runs.chunk_by(|one, next| one.2.end == next.2.start) {
             let (start, end) = (joined[0].2.start, joined[joined.len() - 1].2.end);
             let buf = Buf::scratch((end - start) as usize);
-            for (slot, from, at) in joined {
+            for (id, from, at) in joined {
                 let piece = (at.start - start) as usize..(at.end - start) as usize;
-                self.slots.read(*slot, *from, buf.slice(piece)).await?;
+                self.slots.read(*id, *from, buf.slice(piece)).await?;
                 self.truncation
-                    .refuse(*slot, *from, at.end - at.start)
+                    .refuse(*id, *from, at.end - at.start)
                     .await?;
             }
             self.committer.flush_in_flight().await;
-            let doubtful = |(slot, ..): &Run| self.committer.is_in_doubt(*slot);
+            let doubtful = |(id, ..): &Run| self.committer.is_in_doubt(*id);
             if joined.iter().any(doubtful) {
                 return Err(in_doubt());
             }
-            for (slot, from, at) in joined {
+            for (id, from, at) in joined {
                 let piece = (at.start - start) as usize..(at.end - start) as usize;
                 let piece = buf.slice(piece);
                 self.slots
-                    .verify_for_write_back(volume, *slot, *from, &piece)
+                    .verify_for_write_back(volume, *id, *from, &piece)
                     .await?;
             }
             let wanted = self.find_differences(volume, joined, &buf).await;
             // A writer sets `REWRITTEN` before its first byte.
-            let is_whole = |slot: BlockId| !self.map.borrow().has(slot, REWRITTEN);
+            let is_whole = |id: BlockId| !self.map.borrow().has(id, REWRITTEN);
             let is_one = |one: &OnBacking, next: &OnBacking| {
                 one.1.end == next.1.start && is_whole(one.0) == is_whole(next.0)
             };
@@ -268,14 +268,14 @@ impl Cleaner {
 
     fn finish_write_back(&self, done: &WrittenBack) -> Result<()> {
         let mut map = self.map.borrow_mut();
-        let entry = map.slot(done.slot);
+        let entry = map.state(done.id);
         debug_assert!(entry.has(LIVE | CLEANING));
-        map.clear_flags(done.slot, CLEANING);
+        map.clear_flags(done.id, CLEANING);
         drop(map);
         // A flush failed between the read and the write-back, so the content of the data that was
         // read is unknown.
         let doubt = || {
-            if self.committer.is_in_doubt(done.slot) {
+            if self.committer.is_in_doubt(done.id) {
                 Err(in_doubt())
             } else {
                 Ok(())
@@ -284,29 +284,29 @@ impl Cleaner {
         let result = done.result.clone().and_then(|()| doubt());
         let mut map = self.map.borrow_mut();
         if let Err(error) = result {
-            map.requeue_dirty(done.slot);
+            map.requeue_dirty(done.id);
             self.stats.write_back_errors.add(1);
             return Err(error);
         }
         self.stats.write_backs.add(1);
         if entry.has(REWRITTEN) && !planted(Fault::ForgetRewrite) {
-            map.requeue_dirty(done.slot);
+            map.requeue_dirty(done.id);
             return Ok(());
         }
-        map.set(done.slot, entry.valid, entry.dirty & !done.granules);
+        map.set(done.id, entry.valid, entry.dirty & !done.granules);
         if entry.dirty & !done.granules != 0 {
-            map.requeue_dirty(done.slot);
+            map.requeue_dirty(done.id);
         }
-        map.add_flags(done.slot, CLEANED);
-        let is_clean = map.slot(done.slot).dirty == 0;
+        map.add_flags(done.id, CLEANED);
+        let is_clean = map.state(done.id).dirty == 0;
         drop(map);
         if is_clean {
-            self.tracker.note_clean(done.slot);
+            self.tracker.note_clean(done.id);
         }
         // This record may wait. Operations that rely on the clean block wait for this record or a
         // later one. A bypassing write waits in `settle`. An overwrite waits for its mark, an
         // eviction for the kill.
-        self.committer.queue_later(done.slot);
+        self.committer.queue_later(done.id);
         Ok(())
     }
 
@@ -332,13 +332,13 @@ impl Cleaner {
 
     async fn write_back_passes(self: &Rc<Self>, volume: u16, until_clean: bool) -> Result<()> {
         loop {
-            let mut slots: Vec<BlockId> = {
+            let mut blocks: Vec<BlockId> = {
                 let map = self.map.borrow();
                 map.of_volume(volume)
-                    .filter(|slot| map.slot(*slot).dirty & !self.slots.bad_granules(*slot) != 0)
+                    .filter(|id| map.state(*id).dirty & !self.slots.bad_granules(*id) != 0)
                     .collect()
             };
-            if slots.is_empty() {
+            if blocks.is_empty() {
                 self.committer.check_alive()?;
                 return self.slots.bad_left(volume).map_or(Ok(()), Err);
             }
@@ -347,8 +347,8 @@ impl Cleaner {
                 // The caller has stopped waiting for it.
                 return Err(ErrorKind::TimedOut.into());
             }
-            slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
-            for chunk in slots.chunks(BATCH) {
+            blocks.sort_unstable_by_key(|id| self.map.borrow().state(*id).key);
+            for chunk in blocks.chunks(BATCH) {
                 self.committer.check_alive()?;
                 self.clean_after_batch(chunk).await?;
                 if !until_clean {
@@ -364,16 +364,16 @@ impl Cleaner {
     }
 
     /// Cleans blocks, after a batch that the task had begun and that may still hold some of these.
-    async fn clean_after_batch(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
+    async fn clean_after_batch(self: &Rc<Self>, blocks: &[BlockId]) -> Result<()> {
         let is_over = || {
             let map = self.map.borrow();
-            !slots.iter().any(|slot| map.has(*slot, CLEANING))
+            !blocks.iter().any(|id| map.has(*id, CLEANING))
         };
         self.signals.until_cleaned(is_over).await;
         if self.service.is_stopping() {
             return Err(ErrorKind::ShuttingDown.into());
         }
-        self.clean_batch(slots, BATCH).await.map_err(|error| {
+        self.clean_batch(blocks, BATCH).await.map_err(|error| {
             Error::with_source(
                 error.kind(),
                 "dirty data could not be written back; it stays in the cache",
@@ -384,13 +384,13 @@ impl Cleaner {
 
     /// Cleans blocks that an earlier pass skipped because they were in use and that are still
     /// dirty. Locks out changes meanwhile.
-    async fn clean_busy(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
+    async fn clean_busy(self: &Rc<Self>, blocks: &[BlockId]) -> Result<()> {
         let mut busy: Vec<BlockId> = Vec::new();
         let mut wanted: Vec<(BlockKey, u64)> = Vec::new();
-        for slot in slots {
-            let entry = self.map.borrow().slot(*slot);
+        for id in blocks {
+            let entry = self.map.borrow().state(*id);
             if entry.has(LIVE) && entry.dirty != 0 {
-                busy.push(*slot);
+                busy.push(*id);
                 wanted.push(lock_of(self.geometry, entry.key.volume(), entry.block()));
             }
         }
@@ -401,7 +401,7 @@ impl Cleaner {
             let granules = same.iter().fold(0, |all, (_, granules)| all | granules);
             locks.push(self.locks.shared(same[0].0, granules).await);
         }
-        busy.retain(|slot| self.map.borrow().slot(*slot).has(LIVE));
+        busy.retain(|id| self.map.borrow().state(*id).has(LIVE));
         self.clean_after_batch(&busy).await
     }
 }

@@ -4,7 +4,7 @@
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::log::LogExtent;
 use forebay_metadata::record::{Body, KILL_SLOTS, MarkState};
-use forebay_policy::BlockId;
+use forebay_policy::{BlockId, Slot};
 
 use super::Committer;
 use crate::commit::queue::Entry;
@@ -13,7 +13,7 @@ use crate::map::marks::MarkId;
 use crate::map::{CLEANED, DEFERRED, DYING, FIRST, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
 
 impl Committer {
-    /// Builds one batch from the queues and the present map. `quota` counts the queued slots that
+    /// Builds one batch from the queues and the present map. `quota` counts the queued blocks that
     /// belong to this round. Returns the data to write, and whether the round needs another batch.
     pub(crate) fn build_batch(&self, quota: &mut usize) -> Result<(Vec<LogExtent>, bool)> {
         let (first, limit) = {
@@ -40,15 +40,15 @@ impl Committer {
         self.entries.borrow_mut().extend(entries);
         while *quota > 0 && room() > 0 {
             let next = self.pending.borrow_mut().pop_front();
-            let Some(slot) = next else {
+            let Some(id) = next else {
                 *quota = 0;
                 break;
             };
             *quota -= 1;
-            let pending = self.map.borrow().slot(slot).has(PENDING);
+            let pending = self.map.borrow().state(id).has(PENDING);
             if pending {
-                self.map.borrow_mut().clear_flags(slot, PENDING);
-                self.log_slot(slot);
+                self.map.borrow_mut().clear_flags(id, PENDING);
+                self.log_block(id);
             }
         }
         let more = *quota > 0 || !self.entries.borrow().is_empty();
@@ -75,9 +75,9 @@ impl Committer {
     fn fill_unit(&self, room: impl Fn() -> u64) {
         while self.log.borrow().unit_room() > 0
             && room() > 0
-            && let Some(slot) = self.pop_later()
+            && let Some(id) = self.pop_later()
         {
-            self.log_slot(slot);
+            self.log_block(id);
         }
     }
 
@@ -90,23 +90,25 @@ impl Committer {
             .saturating_mul(KILL_SLOTS);
         *self.repeated_kills.borrow_mut() =
             repeated_kills.split_off(fits.min(repeated_kills.len()));
-        let dead: Vec<u32> = {
+        let dead: Vec<Slot> = {
             let map = self.map.borrow();
             repeated_kills
                 .into_iter()
-                .filter(|place| {
-                    let there = map.at_place(*place);
-                    there.is_none_or(|slot| map.has(slot, DYING) || !map.has(slot, TRACED))
+                .filter(|slot| {
+                    let there = map.block_at(*slot);
+                    there.is_none_or(|id| map.has(id, DYING) || !map.has(id, TRACED))
                 })
                 .collect()
         };
         self.log_kills(&dead);
     }
 
-    fn log_kills(&self, dead: &[u32]) {
+    fn log_kills(&self, dead: &[Slot]) {
         for chunk in dead.chunks(KILL_SLOTS) {
             let mut slots = [0; KILL_SLOTS];
-            slots[..chunk.len()].copy_from_slice(chunk);
+            for (named, slot) in slots.iter_mut().zip(chunk) {
+                *named = slot.get();
+            }
             let count = u8::try_from(chunk.len()).expect("at most KILL_SLOTS");
             self.push_body(&Body::Kill { slots, count });
         }
@@ -171,14 +173,14 @@ impl Committer {
         self.marks.set_record(id, at);
     }
 
-    /// Logs the current content of a slot.
+    /// Logs the current content of a block.
     ///
     /// A clean granule claims that the backing device durably holds the same data. While writes to
     /// the backing device wait for a flush, that claim is false, so such granules are left out of
     /// the record. After a failed client write they are left out until the volume is detached. A
     /// later flush of such a device need not make the data durable that it shows.
-    pub(crate) fn log_slot(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
+    pub(crate) fn log_block(&self, id: BlockId) {
+        let entry = self.map.borrow().state(id);
         if !entry.has(LIVE) {
             return;
         }
@@ -187,34 +189,34 @@ impl Committer {
         let unflushed =
             !planted(Fault::ClaimBeforeFlush) && backing.is_some_and(|backing| backing.unflushed());
         let start = self.geometry.backing_offset(entry.block(), 0);
-        let place = start..start + self.geometry.block_bytes(entry.class);
-        let doubtful = backing.is_some_and(|backing| backing.is_doubtful(&place));
+        let bytes = start..start + self.geometry.block_bytes(entry.class);
+        let doubtful = backing.is_some_and(|backing| backing.is_doubtful(&bytes));
         let valid = match unflushed || doubtful {
             true => entry.dirty,
             false => entry.valid,
         };
         if valid != entry.valid && !entry.has(DEFERRED) {
-            self.map.borrow_mut().add_flags(slot, DEFERRED);
+            self.map.borrow_mut().add_flags(id, DEFERRED);
             if !doubtful {
-                self.defer(slot);
+                self.defer(id);
             }
         }
         if valid == 0 && !entry.has(TRACED) {
             // There is no record that could be older.
-            self.note_recorded(slot);
+            self.note_recorded(id);
             return;
         }
-        let block = self.block_record(slot, valid, entry.dirty);
+        let block = self.block_record(id, valid, entry.dirty);
         if let Some(checksums) = &self.checksums {
-            checksums.joins(block.slot, block.class);
+            checksums.joins(Slot::new(block.slot), block.class);
         }
         let at = self.push_body(&Body::Block(block));
         {
             let mut map = self.map.borrow_mut();
-            map.set_record(slot, at);
-            map.clear_flags(slot, CLEANED | FIRST);
+            map.set_record(id, at);
+            map.clear_flags(id, CLEANED | FIRST);
             map.add_flags(
-                slot,
+                id,
                 if entry.has(TRACED) {
                     TRACED
                 } else {
@@ -222,53 +224,53 @@ impl Committer {
                 },
             );
         }
-        self.note_recorded(slot);
+        self.note_recorded(id);
     }
 
-    /// Notes that the log now has for a slot the state that its region's mark had.
-    fn note_recorded(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
+    /// Notes that the log now has for a block the state that its region's mark had.
+    fn note_recorded(&self, id: BlockId) {
+        let entry = self.map.borrow().state(id);
         if entry.has(UNRECORDED) {
-            self.map.borrow_mut().clear_flags(slot, UNRECORDED);
+            self.map.borrow_mut().clear_flags(id, UNRECORDED);
             self.marks.recorded(entry.key);
         }
     }
 
-    /// Returns the number of slots whose clean granules wait for a flush of a backing device.
-    pub(crate) fn deferred_slots(&self) -> usize {
+    /// Returns the number of blocks whose clean granules wait for a flush of a backing device.
+    pub(crate) fn deferred_blocks(&self) -> usize {
         self.deferred.borrow().values().map(Vec::len).sum()
     }
 
-    /// Notes that clean granules of a slot wait for a flush. The slot may be reused while entries
-    /// of its earlier content still wait for a flush, which may never come.
-    fn defer(&self, slot: BlockId) {
+    /// Notes that clean granules of a block wait for a flush. The number may be reused while
+    /// entries of its earlier block still wait for a flush, which may never come.
+    fn defer(&self, id: BlockId) {
         let full = 2 * self.map.borrow().numbers() as usize;
-        let is_full = self.deferred_slots() >= full;
+        let is_full = self.deferred_blocks() >= full;
         let map = self.map.borrow();
         let mut deferred = self.deferred.borrow_mut();
         if is_full {
             let waits =
-                |slot: BlockId, volume: u16| map.has(slot, DEFERRED) && map.volume(slot) == volume;
+                |id: BlockId, volume: u16| map.has(id, DEFERRED) && map.volume(id) == volume;
             for (volume, waiting) in deferred.iter_mut() {
                 waiting.sort_unstable();
                 waiting.dedup();
-                waiting.retain(|other| *other != slot && waits(*other, *volume));
+                waiting.retain(|other| *other != id && waits(*other, *volume));
             }
             deferred.retain(|_, waiting| !waiting.is_empty());
         }
-        deferred.entry(map.volume(slot)).or_default().push(slot);
+        deferred.entry(map.volume(id)).or_default().push(id);
     }
 
     /// Clean granules of `volume` that waited for a flush of its backing device may be recorded
     /// now.
     pub(crate) fn release_deferred(&self, volume: u16) {
         let waiting = self.deferred.borrow_mut().remove(&volume);
-        for slot in waiting.into_iter().flatten() {
-            let entry = self.map.borrow().slot(slot);
-            // The slot may have the block of another volume by now.
+        for id in waiting.into_iter().flatten() {
+            let entry = self.map.borrow().state(id);
+            // The number may have a block of another volume by now.
             if entry.has(DEFERRED) && entry.key.volume() == volume {
-                self.map.borrow_mut().clear_flags(slot, DEFERRED);
-                self.queue_later(slot);
+                self.map.borrow_mut().clear_flags(id, DEFERRED);
+                self.queue_later(id);
             }
         }
     }

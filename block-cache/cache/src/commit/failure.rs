@@ -1,10 +1,10 @@
-//! The failure of the cache, and the doubt about slots that a failed flush or write leaves.
+//! The failure of the cache, and the doubt about blocks that a failed flush or write leaves.
 
 use forebay_block::{Error, ErrorKind};
 use forebay_policy::BlockId;
 
 use super::Committer;
-use crate::map::{FIRST, LIVE, NO_RECORD, Slot, TRACED, UNFLUSHED, UNKNOWN};
+use crate::map::{BlockState, FIRST, LIVE, NO_RECORD, TRACED, UNFLUSHED, UNKNOWN};
 
 impl Committer {
     /// Stops taking writes for good. All later writes fail with `error`.
@@ -52,18 +52,18 @@ impl Committer {
     fn give_up_unflushed(&self) {
         let mut written = std::mem::take(&mut *self.unflushed.borrow_mut());
         // If the journal lacks room for all entries, dirty data comes first.
-        written.sort_by_key(|slot| self.map.borrow().slot(*slot).dirty == 0);
+        written.sort_by_key(|id| self.map.borrow().state(*id).dirty == 0);
         let stamp = self.log.borrow().next();
         let mut journal = self.journal.borrow_mut();
         let mut unnamed = 0_u64;
-        for slot in written {
-            let entry = self.map.borrow().slot(slot);
+        for id in written {
+            let entry = self.map.borrow().state(id);
             if !entry.has(LIVE) {
                 continue;
             }
             // The backing device also has the clean data, and reads go there.
-            self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
-            self.map.borrow_mut().add_flags(slot, UNFLUSHED);
+            self.map.borrow_mut().set(id, entry.dirty, entry.dirty);
+            self.map.borrow_mut().add_flags(id, UNFLUSHED);
             if (entry.dirty == 0 && entry.record_at == NO_RECORD)
                 || (self.is_sync() && self.has_no_durable_trace(&entry))
             {
@@ -71,7 +71,7 @@ impl Committer {
             }
             match &mut *journal {
                 Some(journal) if journal.room() > 0 => {
-                    journal.append(stamp, self.dirty_record(slot));
+                    journal.append(stamp, self.dirty_record(id));
                 }
                 _ => {
                     unnamed += 1;
@@ -95,32 +95,32 @@ impl Committer {
         }
     }
 
-    /// Returns whether neither a durable record nor the process journal names a slot. Then the
+    /// Returns whether neither a durable record nor the process journal names a block. Then the
     /// backing device has the earlier data.
-    fn has_no_durable_trace(&self, entry: &Slot) -> bool {
+    fn has_no_durable_trace(&self, entry: &BlockState) -> bool {
         let first = || entry.has(FIRST) && self.log.borrow().in_flight(entry.record_at);
         !entry.has(TRACED) || (entry.record_at != NO_RECORD && first())
     }
 
-    /// Returns whether a slot's content is unknown: it was written, and then a flush of the cache
+    /// Returns whether a block's content is unknown: it was written, and then a flush of the cache
     /// device or the whole cache failed.
-    pub(crate) fn is_in_doubt(&self, slot: BlockId) -> bool {
+    pub(crate) fn is_in_doubt(&self, id: BlockId) -> bool {
         let covered =
-            || self.map.borrow().has(slot, UNFLUSHED) || self.covered.borrow().contains(&slot);
+            || self.map.borrow().has(id, UNFLUSHED) || self.covered.borrow().contains(&id);
         (self.flush_failed.get() && covered())
-            || (self.unknown.get() && self.map.borrow().has(slot, UNKNOWN))
+            || (self.unknown.get() && self.map.borrow().has(id, UNKNOWN))
     }
 
-    /// Marks `granules` of a slot as dirty, and the slot as `UNKNOWN`. A write to these clean
+    /// Marks `granules` of a block as dirty, and the block as `UNKNOWN`. A write to these clean
     /// granules failed, and the cache failed before a record could drop them. An older record may
     /// make the next process take them for dirty, so their content is unknown.
-    pub(crate) fn leave_in_doubt(&self, slot: BlockId, granules: u64) {
+    pub(crate) fn leave_in_doubt(&self, id: BlockId, granules: u64) {
         self.unknown.set(true);
         self.doubts.set(true);
         let mut map = self.map.borrow_mut();
-        let entry = map.slot(slot);
-        map.set(slot, entry.valid | granules, entry.dirty | granules);
-        map.add_flags(slot, UNKNOWN);
+        let entry = map.state(id);
+        map.set(id, entry.valid | granules, entry.dirty | granules);
+        map.add_flags(id, UNKNOWN);
     }
 
     /// Waits for a flush of the cache device that is in flight. The caller must know its result

@@ -1,9 +1,9 @@
 //! Reclaims the tail of the log: records that still count are logged once more before the ring
-//! reuses their place. The reclaimer of slots is another part ([`evict`](crate::evict)).
+//! reuses their position. The reclaimer of slots is another part ([`evict`](crate::evict)).
 //!
-//! To find the subjects of the records at the tail, all slots and marks are scanned, one window of
+//! To find the subjects of the records at the tail, all blocks and marks are scanned, one window of
 //! the ring ahead. The scan advances by a few for each record that the tail passes. That takes less
-//! memory than a word for each place of the ring, since a slot has four places.
+//! memory than a word for each position of the ring, since a slot has four positions.
 
 use forebay_metadata::log::Log;
 use forebay_policy::BlockId;
@@ -20,26 +20,26 @@ const WINDOWS: u64 = 64;
 enum Subject {
     /// No subject: the record matters only until the records that it supersedes have left the ring.
     Nothing,
-    Slot(BlockId),
+    Block(BlockId),
     Mark(MarkId),
 }
 
-/// Encodings of a subject in four bytes: none, and the flag of a mark. A slot is its own number.
+/// Encodings of a subject in four bytes: none, and the flag of a mark. A block is its number.
 const NOTHING: u32 = u32::MAX;
 const MARK: u32 = 1 << 31;
 
 /// A part of the ring, and the subjects of its records.
 #[derive(Debug)]
 struct Window {
-    /// Number of its first record. All its records were durable before the search began. A slot or
+    /// Number of its first record. All its records were durable before the search began. A block or
     /// mark that gets a newer record during the search has none here any more.
     from: u64,
     /// Number of the record after its last.
     to: u64,
     /// Encoded subject of each record.
     subjects: Vec<u32>,
-    /// Number of slots that the search has visited.
-    slots: u32,
+    /// Number of blocks that the search has visited.
+    blocks: u32,
     /// Number of marks that the search has visited.
     marks: u32,
 }
@@ -50,7 +50,7 @@ impl Window {
             from: 0,
             to: 0,
             subjects: vec![NOTHING; records],
-            slots: 0,
+            blocks: 0,
             marks: 0,
         }
     }
@@ -61,41 +61,41 @@ impl Window {
             from,
             to: to.min(log.batch()).max(from),
             subjects: std::mem::take(&mut self.subjects),
-            slots: 0,
+            blocks: 0,
             marks: 0,
         };
         self.subjects.fill(NOTHING);
     }
 
-    /// Returns the index in the window of a place of the ring.
-    fn index(&self, place: u32, log: &Log) -> Option<usize> {
+    /// Returns the index in the window of a position of the ring.
+    fn index(&self, position: u32, log: &Log) -> Option<usize> {
         let (capacity, first) = (log.capacity(), self.from % log.capacity());
-        let place = u64::from(place);
-        let index = if place >= first {
-            place - first
+        let position = u64::from(position);
+        let index = if position >= first {
+            position - first
         } else {
-            place + capacity - first
+            position + capacity - first
         };
         (index < self.to - self.from).then_some(index as usize)
     }
 
-    /// Scans the next `count` slots and marks.
+    /// Scans the next `count` blocks and marks.
     fn search(&mut self, count: u32, map: &Map, marks: &Marks, log: &Log) {
-        let slots = self.slots..map.numbers().min(self.slots.saturating_add(count));
-        self.slots = slots.end;
-        for slot in slots {
-            let place = map.record_at(slot);
-            if place != NO_RECORD
-                && let Some(index) = self.index(place, log)
+        let numbers = self.blocks..map.numbers().min(self.blocks.saturating_add(count));
+        self.blocks = numbers.end;
+        for id in BlockId::range(numbers) {
+            let position = map.record_at(id);
+            if position != NO_RECORD
+                && let Some(index) = self.index(position, log)
             {
-                self.subjects[index] = slot;
+                self.subjects[index] = id.get();
             }
         }
         let ids = self.marks..marks.numbers().min(self.marks.saturating_add(count));
         self.marks = ids.end;
         for mark in ids {
-            if let Some(place) = marks.record_at(mark).filter(|place| *place != NO_RECORD)
-                && let Some(index) = self.index(place, log)
+            if let Some(position) = marks.record_at(mark).filter(|at| *at != NO_RECORD)
+                && let Some(index) = self.index(position, log)
             {
                 self.subjects[index] = mark | MARK;
             }
@@ -142,7 +142,7 @@ impl Tail {
         match self.here.subjects[(lsn - self.here.from) as usize] {
             NOTHING => Subject::Nothing,
             mark if mark & MARK != 0 => Subject::Mark(mark & !MARK),
-            slot => Subject::Slot(slot),
+            number => Subject::Block(BlockId::new(number)),
         }
     }
 }
@@ -164,7 +164,7 @@ impl Committer {
     pub(crate) fn clean_tail(&self, end: u64) {
         let enough = self.tail_cleaning_threshold();
         loop {
-            let (oldest, place) = {
+            let (oldest, position) = {
                 let log = self.log.borrow();
                 let needed = log.used() > enough;
                 let worthwhile = log.used() > log.capacity() / 4 && log.unit_room() > 0;
@@ -176,22 +176,22 @@ impl Committer {
                 };
                 let mut tail = self.tail.borrow_mut();
                 let subject = tail.subject(lsn, &self.map.borrow(), &self.marks, &log);
-                let place = u32::try_from(lsn % log.capacity()).expect("a ring place");
-                (subject, place)
+                let position = u32::try_from(lsn % log.capacity()).expect("a ring position");
+                (subject, position)
             };
             match oldest {
-                Subject::Nothing if self.opened_at.get() == place => self.log_open(),
+                Subject::Nothing if self.opened_at.get() == position => self.log_open(),
                 Subject::Nothing => {}
-                Subject::Slot(slot) => {
-                    let entry = self.map.borrow().slot(slot);
-                    if entry.has(LIVE) && entry.record_at == place {
-                        self.map.borrow_mut().set_record(slot, NO_RECORD);
-                        self.map.borrow_mut().clear_flags(slot, PENDING | LATER);
-                        self.log_slot(slot);
+                Subject::Block(id) => {
+                    let entry = self.map.borrow().state(id);
+                    if entry.has(LIVE) && entry.record_at == position {
+                        self.map.borrow_mut().set_record(id, NO_RECORD);
+                        self.map.borrow_mut().clear_flags(id, PENDING | LATER);
+                        self.log_block(id);
                     }
                 }
                 Subject::Mark(id) => {
-                    if self.marks.record_at(id) == Some(place) {
+                    if self.marks.record_at(id) == Some(position) {
                         self.log_mark(id);
                     }
                 }

@@ -31,7 +31,7 @@ use forebay_metadata::journal::Journal;
 use forebay_metadata::log::Log;
 use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::{BlockRecord, Body};
-use forebay_policy::BlockId;
+use forebay_policy::{BlockId, Slot};
 
 use crate::checksum::Checksums;
 use crate::commit::log_reclaim::Tail;
@@ -68,7 +68,7 @@ pub(crate) struct Committer {
     tail: RefCell<Tail>,
     /// Process journal, if there is one.
     journal: RefCell<Option<Journal>>,
-    /// Place of the record of this opening. The next process must find it, however long this one
+    /// Position of the record of this opening. The next process must find it, however long this one
     /// lives.
     opened_at: Cell<u32>,
     /// Blocks whose records the next round logs.
@@ -81,7 +81,7 @@ pub(crate) struct Committer {
     deferred: RefCell<BTreeMap<u16, Vec<BlockId>>>,
     /// Kills of the last round, to be logged a second time. Without that, one damaged unit could
     /// revive a dead record.
-    repeated_kills: RefCell<Vec<u32>>,
+    repeated_kills: RefCell<Vec<Slot>>,
     /// Number of rounds that have begun.
     started: Cell<u64>,
     /// Number of rounds that have ended.
@@ -98,15 +98,15 @@ pub(crate) struct Committer {
     failed: RefCell<Option<Error>>,
     /// Whether the cache has not failed.
     alive: Cell<bool>,
-    /// Whether some slot may be in doubt: a flush failed or a slot is `UNKNOWN`.
+    /// Whether some block may be in doubt: a flush failed or a block is `UNKNOWN`.
     doubts: Cell<bool>,
     /// Whether every acknowledged write is durable.
     is_sync: bool,
     /// Whether the data device has a volatile write cache.
     data_is_volatile: bool,
-    /// Slots written to since the last flush of the data device began.
+    /// Blocks written to since the last flush of the data device began.
     unflushed: RefCell<Vec<BlockId>>,
-    /// Slots that the flush in flight covers: in doubt with it.
+    /// Blocks that the flush in flight covers: in doubt with it.
     covered: RefCell<Vec<BlockId>>,
     /// Serializes flushes of the data device. A failed flush must be reported before the next one
     /// begins, which might call the lost data durable.
@@ -116,7 +116,7 @@ pub(crate) struct Committer {
     /// Whether a flush, or a write with FUA, failed. Data since the last good flush may be lost
     /// then.
     flush_failed: Cell<bool>,
-    /// Whether some slot is `UNKNOWN`.
+    /// Whether some block is `UNKNOWN`.
     unknown: Cell<bool>,
     /// Number of writes to the data device that have completed.
     data_written: Cell<u64>,
@@ -239,7 +239,7 @@ impl Committer {
         self.flush_failed.get()
     }
 
-    /// Whether a slot may be in doubt.
+    /// Whether a block may be in doubt.
     #[inline]
     pub(crate) const fn has_doubts(&self) -> bool {
         self.doubts.get()
@@ -251,7 +251,7 @@ impl Committer {
         self.alive.get()
     }
 
-    /// Slots written to that no good flush is known to cover.
+    /// Blocks written to that no good flush is known to cover.
     pub(crate) fn not_flushed(&self) -> HashSet<BlockId> {
         let (written, covered) = (self.unflushed.borrow(), self.covered.borrow());
         written.iter().chain(&*covered).copied().collect()
@@ -293,7 +293,7 @@ impl Committer {
         self.log.borrow().batch()
     }
 
-    /// Returns whether the record at a place in the ring is not durable yet.
+    /// Returns whether the record at a position in the ring is not durable yet.
     pub(crate) fn is_in_flight(&self, record_at: u32) -> bool {
         self.log.borrow().in_flight(record_at)
     }
@@ -306,7 +306,7 @@ impl Committer {
     /// Gives up the part of the log before all records that count.
     pub(crate) fn give_up_before(&self, counting: impl Iterator<Item = u32>) {
         let counting = counting.chain(std::iter::once(self.opened_at.get()));
-        (self.log.borrow_mut()).give_up_before(counting.filter(|place| *place != NO_RECORD));
+        (self.log.borrow_mut()).give_up_before(counting.filter(|position| *position != NO_RECORD));
     }
 
     /// Returns the bytes of the metadata device that hold the records that count.
@@ -329,53 +329,53 @@ impl Committer {
         *self.journal.borrow_mut() = journal;
     }
 
-    /// Puts the record of a slot's dirty data into the process journal. Returns whether there was
+    /// Puts the record of a block's dirty data into the process journal. Returns whether there was
     /// room.
-    pub(crate) fn journal_dirty(&self, slot: BlockId) -> bool {
+    pub(crate) fn journal_dirty(&self, id: BlockId) -> bool {
         let room = self.journal.borrow().as_ref().map(Journal::room);
         if room.unwrap_or(0) == 0 {
             return false;
         }
-        let record = self.dirty_record(slot);
+        let record = self.dirty_record(id);
         let stamp = self.log.borrow().next();
         if let Some(journal) = &mut *self.journal.borrow_mut() {
             journal.append(stamp, record);
         }
-        self.map.borrow_mut().add_flags(slot, TRACED);
+        self.map.borrow_mut().add_flags(id, TRACED);
         true
     }
 
-    /// Returns the record of a slot with these granules.
-    fn block_record(&self, slot: BlockId, valid: u64, dirty: u64) -> BlockRecord {
-        let record = self.map.borrow().record(slot, valid, dirty);
+    /// Returns the record of a block with these granules.
+    fn block_record(&self, id: BlockId, valid: u64, dirty: u64) -> BlockRecord {
+        let record = self.map.borrow().record(id, valid, dirty);
         match &self.checksums {
             None => record,
             Some(checksums) => checksums.complete(record),
         }
     }
 
-    /// Returns the record of the data that this slot alone has: clean granules are worth nothing
+    /// Returns the record of the data that its slot alone has: clean granules are worth nothing
     /// after a crash that their record did not survive.
-    fn dirty_record(&self, slot: BlockId) -> BlockRecord {
-        let dirty = self.map.borrow().slot(slot).dirty;
-        self.block_record(slot, dirty, dirty)
+    fn dirty_record(&self, id: BlockId) -> BlockRecord {
+        let dirty = self.map.borrow().state(id).dirty;
+        self.block_record(id, dirty, dirty)
     }
 
     fn push_body(&self, body: &Body) -> u32 {
         let mut log = self.log.borrow_mut();
         let lsn = log.push(body);
-        u32::try_from(lsn % log.capacity()).expect("a ring has fewer than 2^32 places")
+        u32::try_from(lsn % log.capacity()).expect("a ring has fewer than 2^32 positions")
     }
 }
 
 impl Committer {
-    /// Waits until no durable record calls a granule of this slot dirty that the map calls clean.
+    /// Waits until no durable record calls a granule of this block dirty that the map calls clean.
     /// After a crash such a record would win over the data that is about to be written to the
     /// backing device.
     #[track_caller]
-    pub(crate) fn settle(&self, slot: BlockId) -> impl Future<Output = Result<()>> + '_ {
+    pub(crate) fn settle(&self, id: BlockId) -> impl Future<Output = Result<()>> + '_ {
         let site = Site::here();
-        let entry = self.map.borrow().slot(slot);
+        let entry = self.map.borrow().state(id);
         let in_flight =
             entry.record_at != NO_RECORD && self.log.borrow().in_flight(entry.record_at);
         let needed = (entry.has(CLEANED) || in_flight) && !site.lacks(Part::Step);
@@ -384,7 +384,7 @@ impl Committer {
                 return Ok(());
             }
             if entry.has(CLEANED) {
-                self.queue_record(slot);
+                self.queue_record(id);
             }
             self.commit().await
         }
@@ -455,12 +455,12 @@ impl Committer {
         }
     }
 
-    /// Notes that a write to a slot completed, with any result.
-    pub(crate) fn slot_written(&self, slot: BlockId) {
+    /// Notes that a write to a block completed, with any result.
+    pub(crate) fn block_written(&self, id: BlockId) {
         self.data_written.set(self.data_written.get() + 1);
-        if self.data_is_volatile && !self.map.borrow().has(slot, UNFLUSHED) {
-            self.map.borrow_mut().add_flags(slot, UNFLUSHED);
-            self.unflushed.borrow_mut().push(slot);
+        if self.data_is_volatile && !self.map.borrow().has(id, UNFLUSHED) {
+            self.map.borrow_mut().add_flags(id, UNFLUSHED);
+            self.unflushed.borrow_mut().push(id);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_policy::BlockId;
+use forebay_policy::{BlockId, Slot};
 
 use super::Committer;
 use crate::map::marks::MarkId;
@@ -12,8 +12,8 @@ use crate::map::{DEFERRED, DYING, LATER, NO_RECORD, PENDING, UNRECORDED};
 /// Something to log besides block records.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
-    /// The places of blocks.
-    Kill(Vec<u32>),
+    /// Slots of blocks.
+    Kill(Vec<Slot>),
     Mark(MarkId),
     Unmark {
         volume: u16,
@@ -23,28 +23,28 @@ pub(crate) enum Entry {
     Close,
 }
 
-/// Slots whose records no request waits for.
+/// Blocks whose records no request waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Later {
     queue: VecDeque<BlockId>,
-    /// Number of slots that were ever removed.
+    /// Number of blocks that were ever removed.
     taken: u64,
-    /// Value of `taken` at which all slots that waited at the last tick of the timer are removed.
+    /// Value of `taken` at which all blocks that waited at the last tick of the timer are removed.
     due: u64,
 }
 
 impl Later {
-    pub(crate) fn push(&mut self, slot: BlockId) {
-        self.queue.push_back(slot);
+    pub(crate) fn push(&mut self, id: BlockId) {
+        self.queue.push_back(id);
     }
 
     pub(crate) fn pop(&mut self) -> Option<BlockId> {
-        let slot = self.queue.pop_front()?;
+        let id = self.queue.pop_front()?;
         self.taken += 1;
-        Some(slot)
+        Some(id)
     }
 
-    /// Returns whether some slots have waited since the last call or longer.
+    /// Returns whether some blocks have waited since the last call or longer.
     pub(crate) fn overdue(&mut self) -> bool {
         let overdue = self.taken < self.due;
         self.due = self.taken + self.queue.len() as u64;
@@ -67,48 +67,48 @@ impl Committer {
         trim(&mut self.later.borrow_mut().queue);
     }
 
-    /// Queues a slot for the next round, which records its content.
-    pub(crate) fn queue_record(&self, slot: BlockId) {
+    /// Queues a block for the next round, which records its content.
+    pub(crate) fn queue_record(&self, id: BlockId) {
         let mut map = self.map.borrow_mut();
-        if !map.slot(slot).has(PENDING | DYING) {
-            map.clear_flags(slot, LATER);
-            map.add_flags(slot, PENDING);
-            self.pending.borrow_mut().push_back(slot);
+        if !map.state(id).has(PENDING | DYING) {
+            map.clear_flags(id, LATER);
+            map.add_flags(id, PENDING);
+            self.pending.borrow_mut().push_back(id);
         }
     }
 
-    /// Queues a slot whose record may wait for room: no promise needs it.
-    pub(crate) fn queue_later(&self, slot: BlockId) {
+    /// Queues a block whose record may wait for room: no promise needs it.
+    pub(crate) fn queue_later(&self, id: BlockId) {
         let mut map = self.map.borrow_mut();
-        if !map.slot(slot).has(PENDING | LATER | DYING) {
-            map.add_flags(slot, LATER);
-            self.later.borrow_mut().push(slot);
+        if !map.state(id).has(PENDING | LATER | DYING) {
+            map.add_flags(id, LATER);
+            self.later.borrow_mut().push(id);
         }
     }
 
-    /// Removes and returns the oldest slot whose record may wait.
+    /// Removes and returns the oldest block whose record may wait.
     pub(crate) fn pop_later(&self) -> Option<BlockId> {
         loop {
-            let slot = self.later.borrow_mut().pop()?;
+            let id = self.later.borrow_mut().pop()?;
             let mut map = self.map.borrow_mut();
-            if map.slot(slot).has(LATER) {
-                map.clear_flags(slot, LATER);
-                return Some(slot);
+            if map.state(id).has(LATER) {
+                map.clear_flags(id, LATER);
+                return Some(id);
             }
         }
     }
 
-    /// Returns whether the log durably has the map's state of a slot's valid granules.
-    pub(crate) fn record_is_durable(&self, slot: BlockId) -> bool {
-        let entry = self.map.borrow().slot(slot);
+    /// Returns whether the log durably has the map's state of a block's valid granules.
+    pub(crate) fn record_is_durable(&self, id: BlockId) -> bool {
+        let entry = self.map.borrow().state(id);
         !entry.has(PENDING | LATER | DEFERRED)
             && entry.record_at != NO_RECORD
             && !self.log.borrow().in_flight(entry.record_at)
     }
 
-    /// Returns whether each overwrite of a slot's data has a newer record, and that is durable.
-    pub(crate) fn overwrites_are_recorded(&self, slot: BlockId) -> bool {
-        let entry = self.map.borrow().slot(slot);
+    /// Returns whether each overwrite of a block's data has a newer record, and that is durable.
+    pub(crate) fn overwrites_are_recorded(&self, id: BlockId) -> bool {
+        let entry = self.map.borrow().state(id);
         let is_in_flight = || self.log.borrow().in_flight(entry.record_at);
         !entry.has(UNRECORDED) && (entry.record_at == NO_RECORD || !is_in_flight())
     }
@@ -118,24 +118,24 @@ impl Committer {
         self.entries.borrow_mut().push(entry);
     }
 
-    /// Notes that the death of a clean slot, or of a dirty slot that was given up by name, is about
-    /// to be logged. The slot must not be logged after that, and its region's mark no longer covers
-    /// it.
-    pub(crate) fn kill_slot(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
-        self.map.borrow_mut().kill(slot);
+    /// Notes that the death of a clean block, or of a dirty block that was given up by name, is
+    /// about to be logged. The block must not be logged after that, and its region's mark no longer
+    /// covers it.
+    pub(crate) fn kill_block(&self, id: BlockId) {
+        let entry = self.map.borrow().state(id);
+        self.map.borrow_mut().kill(id);
         if entry.has(UNRECORDED) {
-            self.map.borrow_mut().clear_flags(slot, UNRECORDED);
+            self.map.borrow_mut().clear_flags(id, UNRECORDED);
             self.marks.recorded(entry.key);
         }
     }
 
-    /// Notes that a granule turned dirty in a slot whose record calls it clean, under the region's
+    /// Notes that a granule turned dirty in a block whose record calls it clean, under the region's
     /// mark.
-    pub(crate) fn note_unrecorded(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
+    pub(crate) fn note_unrecorded(&self, id: BlockId) {
+        let entry = self.map.borrow().state(id);
         if !entry.has(UNRECORDED) {
-            self.map.borrow_mut().add_flags(slot, UNRECORDED);
+            self.map.borrow_mut().add_flags(id, UNRECORDED);
             self.marks.unrecorded(entry.key);
         }
     }

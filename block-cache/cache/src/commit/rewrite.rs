@@ -11,7 +11,7 @@ use crate::map::{DYING, LIVE, NO_RECORD};
 
 /// Most records that a rewrite has in the queue at a time.
 pub(crate) const STEP_RECORDS: usize = 1 << 12;
-/// Most slots or marks that a rewrite visits in one turn of the reactor.
+/// Most blocks or marks that a rewrite visits in one turn of the reactor.
 const TURN_VISITS: u32 = 1 << 16;
 
 impl Committer {
@@ -25,15 +25,16 @@ impl Committer {
             self.give_up_log();
             return self.commit().await;
         }
-        let queue_slot = |slot: BlockId| {
-            let is_live = self.is_live(slot);
+        let queue_block = |number: u32| {
+            let id = BlockId::new(number);
+            let is_live = self.is_live(id);
             if is_live {
-                self.queue_record(slot);
+                self.queue_record(id);
             }
             is_live
         };
-        let slots = self.map.borrow().numbers();
-        self.log_in_steps(slots, queue_slot).await?;
+        let blocks = self.map.borrow().numbers();
+        self.log_in_steps(blocks, queue_block).await?;
         let queue_mark = |id: u32| {
             let is_logged = (self.marks.record_at(id)).is_some_and(|at| at != NO_RECORD);
             if is_logged {
@@ -55,9 +56,9 @@ impl Committer {
     }
 
     /// A block that is dying counts no more: its slot is free when its death is durable.
-    fn is_live(&self, slot: BlockId) -> bool {
+    fn is_live(&self, id: BlockId) -> bool {
         let map = self.map.borrow();
-        map.has(slot, LIVE) && !map.has(slot, DYING)
+        map.has(id, LIVE) && !map.has(id, DYING)
     }
 
     /// Calls `queue` for each number below `end`, and makes the queued records durable step by
@@ -82,19 +83,19 @@ impl Committer {
     /// Returns the number of the oldest record that counts, or of an older one.
     ///
     /// A record that requests log meanwhile is newer than the record *open*. So the result holds
-    /// for slots that the search has passed, too.
+    /// for blocks that the search has passed, too.
     async fn oldest_record(&self) -> u64 {
-        let is_there = |place: &u32| *place != NO_RECORD;
-        let oldest_of = |places: &mut dyn Iterator<Item = u32>| {
-            self.log.borrow().oldest_of(places.filter(is_there))
+        let is_there = |position: &u32| *position != NO_RECORD;
+        let oldest_of = |positions: &mut dyn Iterator<Item = u32>| {
+            self.log.borrow().oldest_of(positions.filter(is_there))
         };
         let mut oldest = oldest_of(&mut std::iter::once(self.opened_at.get()));
         let end = self.map.borrow().numbers();
         for first in (0..end).step_by(TURN_VISITS as usize) {
-            let slots = first..end.min(first.saturating_add(TURN_VISITS));
-            let counting = slots.filter(|slot| self.is_live(*slot));
-            let mut places = counting.map(|slot| self.map.borrow().record_at(slot));
-            oldest = oldest.min(oldest_of(&mut places));
+            let numbers = first..end.min(first.saturating_add(TURN_VISITS));
+            let counting = BlockId::range(numbers).filter(|id| self.is_live(*id));
+            let mut positions = counting.map(|id| self.map.borrow().record_at(id));
+            oldest = oldest.min(oldest_of(&mut positions));
             rt::next_turn().await;
         }
         let mut marks = (0..self.marks.numbers()).filter_map(|id| self.marks.record_at(id));

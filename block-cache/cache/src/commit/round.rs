@@ -68,8 +68,8 @@ impl Committer {
     async fn round(&self) -> Result<()> {
         let journaled = self.journal.borrow().as_ref().map(Journal::head);
         if self.wanted_all.get() >= self.started.get() {
-            while let Some(slot) = self.pop_later() {
-                self.queue_record(slot);
+            while let Some(id) = self.pop_later() {
+                self.queue_record(id);
             }
         }
         let mut quota = self.pending.borrow().len();
@@ -93,7 +93,7 @@ impl Committer {
             }
         }
         self.trim_queues();
-        (self.marks).trim_repeated(|slot| self.map.borrow().has(slot, PENDING));
+        (self.marks).trim_repeated(|id| self.map.borrow().has(id, PENDING));
         self.on_round.borrow().iter().for_each(|hook| hook());
         if let Some((journal, to)) = self.journal.borrow_mut().as_mut().zip(journaled) {
             journal.trim(to);
@@ -108,8 +108,8 @@ impl Committer {
         if self.devices.data_is_volatile() && written != self.data_flushed.get() {
             // A write that comes while the flush runs is on the next list.
             let covered = std::mem::take(&mut *self.unflushed.borrow_mut());
-            for slot in &covered {
-                self.map.borrow_mut().clear_flags(*slot, UNFLUSHED);
+            for id in &covered {
+                self.map.borrow_mut().clear_flags(*id, UNFLUSHED);
             }
             *self.covered.borrow_mut() = covered;
             let result = order::flush(self.devices.data().as_ref()).await;

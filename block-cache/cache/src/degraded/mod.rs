@@ -106,8 +106,8 @@ impl Engine {
         }
         let is_preserved = self.keeps_dirty(volume, service);
         let dirty = is_preserved.then(|| {
-            let slots: Vec<BlockId> = self.map.borrow().of_volume(volume.id).collect();
-            self.dirty_ranges(slots.into_iter())
+            let blocks: Vec<BlockId> = self.map.borrow().of_volume(volume.id).collect();
+            self.dirty_ranges(blocks.into_iter())
         });
         // After a beginning that failed, less may be dirty than then.
         service.set_owed(None);
@@ -182,17 +182,17 @@ impl Engine {
     async fn drop_cached(
         &self,
         volume: &AttachedVolume,
-        slot: BlockId,
+        id: BlockId,
         piece: &Piece,
     ) -> Result<bool> {
         if !planted(Fault::DegradeDuringWriteBack) {
-            let is_over = || !self.map.borrow().has(slot, CLEANING);
+            let is_over = || !self.map.borrow().has(id, CLEANING);
             self.signals.until_cleaned(is_over).await;
         }
         if agreement(volume).keeps_dirty() {
             // Dirty data that must stay is not touched. A write that found the cache failed may
             // have marked the rest dirty.
-            self.drop_from_map(slot, self.geometry.touched(piece));
+            self.drop_from_map(id, self.geometry.touched(piece));
             return Ok(false);
         }
         let limit = volume.limit(self.geometry, piece.block);
@@ -200,7 +200,7 @@ impl Engine {
             self.geometry.touched(piece),
             self.geometry.covered(piece, limit),
         );
-        let entry = self.map.borrow().slot(slot);
+        let entry = self.map.borrow().state(id);
         if touched & !covered & entry.dirty != 0 {
             return Err(Error::new(
                 ErrorKind::Io,
@@ -217,7 +217,7 @@ impl Engine {
         }
         // After an error it is unknown whether the backing device holds the old data or the new.
         // Reads must go there from now on.
-        self.drop_from_map(slot, touched & !entry.dirty);
+        self.drop_from_map(id, touched & !entry.dirty);
         Ok(touched & entry.dirty != 0)
     }
 
@@ -240,16 +240,16 @@ impl Engine {
         if !self.committer.is_sync() && !planted(Fault::FlushBehindDegraded) {
             let map = self.map.borrow();
             let not_flushed = self.committer.not_flushed();
-            for slot in map.of_volume(volume.id) {
-                let entry = map.slot(slot);
+            for id in map.of_volume(volume.id) {
+                let entry = map.state(id);
                 let block = entry.block();
                 let limit = volume.limit(self.geometry, block);
                 let at = |byte| self.geometry.backing_offset(block, byte);
                 let recorded = entry.record_at != NO_RECORD;
-                let overwritten = entry.has(UNFLUSHED) || not_flushed.contains(&slot);
+                let overwritten = entry.has(UNFLUSHED) || not_flushed.contains(&id);
                 let is_being_logged =
                     self.committer.is_in_flight(entry.record_at) || entry.has(PENDING);
-                let is_durable = recorded && (!is_being_logged || self.marks.is_repeated(slot));
+                let is_durable = recorded && (!is_being_logged || self.marks.is_repeated(id));
                 let hides_older = overwritten && (recorded || entry.has(DYING)) && !is_preserved;
                 if hides_older && !planted(Fault::OweDirtyAlone) {
                     owed.push(at(0)..at(limit));
@@ -264,13 +264,13 @@ impl Engine {
     }
 
     /// Removes granules from the map. Media still has them.
-    fn drop_from_map(&self, slot: BlockId, granules: u64) {
+    fn drop_from_map(&self, id: BlockId, granules: u64) {
         if planted(Fault::ReadBehindDegraded) {
             return;
         }
         let mut map = self.map.borrow_mut();
-        let entry = map.slot(slot);
-        map.set(slot, entry.valid & !granules, entry.dirty & !granules);
+        let entry = map.state(id);
+        map.set(id, entry.valid & !granules, entry.dirty & !granules);
     }
 }
 
@@ -293,16 +293,16 @@ pub(crate) async fn write(
             let range = offset..offset + part.len() as u64;
             check_preserved(&volume, &range)?;
             let mut durable = job.durable;
-            if let Some(slot) = found {
-                durable |= engine.drop_cached(&volume, slot, &job.part).await?;
+            if let Some(id) = found {
+                durable |= engine.drop_cached(&volume, id, &job.part).await?;
             }
             volume.counters.write_misses.add(1);
             volume.counters.bypassed_writes.add(1);
             (volume.backing)
                 .write(offset, job.buf.clone(), durable)
                 .await?;
-            if let Some(slot) = found {
-                engine.drop_from_map(slot, engine.geometry.touched(part));
+            if let Some(id) = found {
+                engine.drop_from_map(id, engine.geometry.touched(part));
             }
             agreement(&volume).pay(&range);
             Ok(())
@@ -336,15 +336,15 @@ pub(crate) async fn zero(
             let map = engine.map.borrow();
             map.overlapping(volume.id, part.region, units).collect()
         };
-        for (slot, span) in found {
+        for (id, span) in found {
             let piece = engine.geometry.piece(part, span);
-            durable |= engine.drop_cached(volume, slot, &piece).await?;
-            dropped.push((slot, engine.geometry.touched(&piece)));
+            durable |= engine.drop_cached(volume, id, &piece).await?;
+            dropped.push((id, engine.geometry.touched(&piece)));
         }
     }
     volume.backing.change(request, durable).await?;
-    for (slot, granules) in dropped {
-        engine.drop_from_map(slot, granules);
+    for (id, granules) in dropped {
+        engine.drop_from_map(id, granules);
     }
     agreement(volume).pay(&zeroed);
     Ok(())

@@ -8,11 +8,11 @@ use forebay_metadata::record::{BlockRecord, MarkState};
 use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
 use forebay_metadata::superblock::{DirtyTracking, Superblock};
 use forebay_metadata::tree;
-use forebay_policy::BlockSizes;
+use forebay_policy::{BlockSizes, Slot};
 
 use super::check_roles;
 use crate::checksum::LoadedChecksums;
-use crate::geometry::places;
+use crate::geometry::slots;
 use crate::geometry::{Block, Geometry};
 use crate::lost_range::LostRange;
 use crate::lost_range::ranges;
@@ -130,11 +130,11 @@ pub async fn inspect(
     // Oldest first, as they came to be.
     blocks.reverse();
     let tree = match superblock.tree() {
-        Some(place) => Some(tree::look(metadata.as_ref(), place, superblock.seed()).await?),
+        Some(extent) => Some(tree::look(metadata.as_ref(), extent, superblock.seed()).await?),
         None => None,
     };
     let overwritten = |block: &BlockRecord| match (&tree, superblock.dirty_tracking) {
-        (Some((tree, _)), _) => tree.may_be_dirty(places(block.slot, block.class)),
+        (Some((tree, _)), _) => tree.may_be_dirty(slots(Slot::new(block.slot), block.class)),
         (None, tracking) => tracking == DirtyTracking::None,
     };
     let mut missing = MissingData::find(devices, &superblock).await;
@@ -199,8 +199,8 @@ pub async fn inspect(
 fn lie_in_doubt(missing: &MissingData, superblock: &Superblock, blocks: &[FoundBlock]) -> bool {
     let geometry = Geometry::of(superblock);
     blocks.iter().any(|FoundBlock { block, .. }| {
-        let size = size_of(superblock, block);
-        missing.is_doubtful(&geometry, (held(block), block.valid), block.slot, size)
+        let (slot, size) = (Slot::new(block.slot), size_of(superblock, block));
+        missing.is_doubtful(&geometry, (held(block), block.valid), slot, size)
     })
 }
 
@@ -208,8 +208,8 @@ fn lie_in_doubt(missing: &MissingData, superblock: &Superblock, blocks: &[FoundB
 fn cut_at(missing: &MissingData, superblock: &Superblock, blocks: &[FoundBlock]) -> Option<u64> {
     let geometry = Geometry::of(superblock);
     let cuts = blocks.iter().filter_map(|FoundBlock { block, .. }| {
-        let size = size_of(superblock, block);
-        missing.cut_start(&geometry, (held(block), block.valid), block.slot, size)
+        let (slot, size) = (Slot::new(block.slot), size_of(superblock, block));
+        missing.cut_start(&geometry, (held(block), block.valid), slot, size)
     });
     cuts.min()
 }
@@ -282,7 +282,8 @@ fn describe(
     };
     // Valid and dirty granules, and those that are missing. As `Rebuild::finish` decides.
     let after_start = |block: &BlockRecord, size_bytes: u64| {
-        if forgotten.contains(&(block.volume, block.block, block.slot)) {
+        let slot = Slot::new(block.slot);
+        if forgotten.contains(&(block.volume, block.block, slot)) {
             return (0, 0, 0);
         }
         let state = state_of(block);
@@ -291,10 +292,10 @@ fn describe(
             valid = dirty;
         }
         let held = held(block);
-        let lost = missing.granules(&geometry, (held, valid), block.slot, size_bytes);
+        let lost = missing.granules(&geometry, (held, valid), slot, size_bytes);
         let is_exact = state != MarkState::MaybeDirty && replayed.damaged_records == 0;
         let sums = sums.filter(|_| is_exact);
-        let zeroes = sums.map_or(0, |it| it.zero_granules(block.slot, block.class, lost));
+        let zeroes = sums.map_or(0, |it| it.zero_granules(slot, block.class, lost));
         (valid, dirty, lost & !zeroes)
     };
     let mut cut = Vec::new();

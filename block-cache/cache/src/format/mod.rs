@@ -77,12 +77,12 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         at += len;
     }
     metadata.flush().await?;
-    if let Some(place) = superblock.tree() {
+    if let Some(extent) = superblock.tree() {
         let (seed, epoch) = (superblock.seed(), superblock.tree_epoch);
-        tree::format(metadata.as_ref(), place, seed, epoch).await?;
+        tree::format(metadata.as_ref(), extent, seed, epoch).await?;
     }
-    if let Some(place) = superblock.checksum_table() {
-        checksums::format(metadata.as_ref(), place).await?;
+    if let Some(table) = superblock.checksum_table() {
+        checksums::format(metadata.as_ref(), table).await?;
     }
     let largest = (sizes.region_bytes().ilog2() as u8).min(ZONE_SHIFT);
     let mut first = Superblock {

@@ -1,8 +1,8 @@
 //! Durable state for copies that are overwritten in place (rule 3): marks of regions, a bit-tree,
 //! or nothing. Formatting the cache chooses one.
 //!
-//! With marks, [`region`](crate::intent::regions) does all of it. With the bit-tree a region has
-//! its mark only in memory, where it still excludes bypassing writes. The tree, over the *places*
+//! With marks, [`regions`](crate::intent::regions) does all of it. With the bit-tree a region has
+//! its mark only in memory, where it still excludes bypassing writes. The tree, over the *slots*
 //! of the data, records durably which data may be dirty. With nothing, all data may be dirty after
 //! a crash. Marks of *intent* are in the log in any case.
 
@@ -15,12 +15,12 @@ use forebay_block::{BlockDevice, Error, Result};
 use forebay_io::rt;
 use forebay_metadata::superblock::{DirtyTracking, Superblock};
 use forebay_metadata::tree::{self, LoadReport, Marked, Priced, TreeOptions, TreeWriter};
-use forebay_policy::BlockId;
+use forebay_policy::{BlockId, Slot};
 
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
 use crate::foundation::Foundation;
-use crate::geometry::{Geometry, places};
+use crate::geometry::{Geometry, slots};
 use crate::lock::LockTable;
 use crate::map::{COMPARED, LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
 use crate::presumed_dirty::PresumedDirty;
@@ -39,11 +39,11 @@ pub(crate) enum Tracking {
     None,
 }
 
-/// The tree over the places of the data.
+/// The tree over the slots of the data.
 #[derive(Debug)]
 pub(crate) struct BlockTree {
     writer: TreeWriter,
-    /// Slots that turned clean and are marked still.
+    /// Blocks that turned clean and are marked still.
     cleaned: RefCell<Vec<BlockId>>,
 }
 
@@ -59,7 +59,7 @@ impl Tracking {
             DirtyTracking::None => return Ok((Self::None, LoadReport::default())),
             DirtyTracking::Abt => {}
         }
-        let place = superblock.tree().expect("a tree is what was chosen");
+        let extent = superblock.tree().expect("a tree is what was chosen");
         superblock.tree_epoch = superblock.tree_epoch.checked_add(1).ok_or_else(|| {
             let what = "the cache was opened 4,294,967,295 times, the limit of its bit-tree\n\
                         help: format it again, which discards it";
@@ -70,10 +70,10 @@ impl Tracking {
             (superblock.write(metadata.as_ref(), superblock.role)).await?;
         }
         let (seed, epoch) = (superblock.seed(), superblock.tree_epoch);
-        let (options, adjuster) = (TreeOptions::default(), Priced::new(place.shape));
-        let loaded = tree::load(metadata.as_ref(), place, seed, epoch, options, adjuster).await?;
+        let (options, adjuster) = (TreeOptions::default(), Priced::new(extent.shape));
+        let loaded = tree::load(metadata.as_ref(), extent, seed, epoch, options, adjuster).await?;
         let report = loaded.report;
-        let writer = TreeWriter::new(Rc::clone(metadata), place, seed, loaded);
+        let writer = TreeWriter::new(Rc::clone(metadata), extent, seed, loaded);
         let cleaned = RefCell::default();
         Ok((Self::Abt(Box::new(BlockTree { writer, cleaned })), report))
     }
@@ -84,11 +84,11 @@ impl Tracking {
         matches!(self, Self::Exact)
     }
 
-    /// Returns whether data at a place may have been overwritten since its record. Ignores marks.
-    pub(crate) fn may_be_dirty(&self, place: u32, class: u8) -> bool {
+    /// Returns whether data in a slot may have been overwritten since its record. Ignores marks.
+    pub(crate) fn may_be_dirty(&self, slot: Slot, class: u8) -> bool {
         match self {
             Self::Exact => false,
-            Self::Abt(tree) => tree.writer.tree().may_be_dirty(places(place, class)),
+            Self::Abt(tree) => tree.writer.tree().may_be_dirty(slots(slot, class)),
             Self::None => true,
         }
     }
@@ -105,8 +105,8 @@ impl Tracking {
     }
 }
 
-fn places_of(map: &Map, slot: BlockId) -> Range<u64> {
-    places(map.place(slot), map.slot(slot).class)
+fn slots_of(map: &Map, id: BlockId) -> Range<u64> {
+    slots(map.slot(id), map.state(id).class)
 }
 
 /// The part that says, durably, which copies may be overwritten in place.
@@ -168,17 +168,17 @@ impl DirtyTracker {
 
     /// Makes durable that a block may be dirty, before the first byte of a write in place. The
     /// region has its mark in memory, and the written granules are locked exclusively.
-    pub(crate) async fn announce(&self, slot: BlockId) -> Result<()> {
+    pub(crate) async fn announce(&self, id: BlockId) -> Result<()> {
         let Tracking::Abt(tree) = &self.tracking else {
             return Ok(());
         };
-        let places = places_of(&self.map.borrow(), slot);
-        let marked = if self.map.borrow().has(slot, MARKED) {
+        let slots = slots_of(&self.map.borrow(), id);
+        let marked = if self.map.borrow().has(id, MARKED) {
             // Possibly by another write that is still waiting.
-            tree.writer.tree().marked(places)
+            tree.writer.tree().marked(slots)
         } else {
-            self.map.borrow_mut().add_flags(slot, MARKED);
-            tree.writer.tree().mark(places)
+            self.map.borrow_mut().add_flags(id, MARKED);
+            tree.writer.tree().mark(slots)
         };
         if matches!(marked, Marked::After(_)) {
             self.in_turn(tree.writer.durable(marked)).await?;
@@ -218,45 +218,45 @@ impl DirtyTracker {
     }
 
     /// A block was given a slot.
-    pub(crate) fn note_placed(&self, slot: BlockId) {
+    pub(crate) fn note_placed(&self, id: BlockId) {
         if let Tracking::Abt(tree) = &self.tracking {
-            let places = places_of(&self.map.borrow(), slot);
-            tree.writer.tree().place(places);
+            let slots = slots_of(&self.map.borrow(), id);
+            tree.writer.tree().place(slots);
         }
     }
 
     /// A block leaves its slot: no durable record speaks of it any more.
-    pub(crate) fn note_removed(&self, slot: BlockId) {
-        self.no_longer_recovering(slot);
+    pub(crate) fn note_removed(&self, id: BlockId) {
+        self.no_longer_recovering(id);
         if let Tracking::Abt(tree) = &self.tracking {
-            let places = places_of(&self.map.borrow(), slot);
+            let slots = slots_of(&self.map.borrow(), id);
             let mut tree = tree.writer.tree();
-            if self.map.borrow().has(slot, MARKED) {
-                self.map.borrow_mut().clear_flags(slot, MARKED);
-                tree.clear(places.clone());
+            if self.map.borrow().has(id, MARKED) {
+                self.map.borrow_mut().clear_flags(id, MARKED);
+                tree.clear(slots.clone());
             }
-            tree.remove(places);
+            tree.remove(slots);
         }
     }
 
     /// All that was dirty of a block was written back, and the backing device was flushed.
-    pub(crate) fn note_clean(&self, slot: BlockId) {
-        self.no_longer_recovering(slot);
+    pub(crate) fn note_clean(&self, id: BlockId) {
+        self.no_longer_recovering(id);
         if let Tracking::Abt(tree) = &self.tracking
-            && self.map.borrow().has(slot, MARKED)
+            && self.map.borrow().has(id, MARKED)
         {
-            tree.cleaned.borrow_mut().push(slot);
+            tree.cleaned.borrow_mut().push(id);
         }
     }
 
     /// Notes that a write in place failed before its first byte. Without this the mark announced
     /// for a clean block would stay until the block leaves its slot. After a crash the block would
     /// be compared in vain, and corruption in it would go unnoticed.
-    pub(crate) fn note_unwritten(&self, slot: BlockId) {
+    pub(crate) fn note_unwritten(&self, id: BlockId) {
         if let Tracking::Abt(tree) = &self.tracking {
-            let entry = self.map.borrow().slot(slot);
+            let entry = self.map.borrow().state(id);
             if entry.has(MARKED) && entry.dirty == 0 {
-                tree.cleaned.borrow_mut().push(slot);
+                tree.cleaned.borrow_mut().push(id);
             }
         }
     }
@@ -269,51 +269,51 @@ impl DirtyTracker {
         let Tracking::Abt(tree) = &self.tracking else {
             return;
         };
-        tree.cleaned.borrow_mut().retain(|&slot| {
-            let entry = self.map.borrow().slot(slot);
+        tree.cleaned.borrow_mut().retain(|&id| {
+            let entry = self.map.borrow().state(id);
             if !entry.has(LIVE) || !entry.has(MARKED) || entry.dirty != 0 {
                 // It is retried when it is clean.
                 return false;
             }
-            let is_older = self.has_checksums && !self.committer.overwrites_are_recorded(slot);
+            let is_older = self.has_checksums && !self.committer.overwrites_are_recorded(id);
             if entry.has(UNFLUSHED) || self.locks.is_changed(self.geometry, &entry) || is_older {
                 return true;
             }
-            self.map.borrow_mut().clear_flags(slot, MARKED);
-            let places = places_of(&self.map.borrow(), slot);
-            tree.writer.tree().clear(places);
+            self.map.borrow_mut().clear_flags(id, MARKED);
+            let slots = slots_of(&self.map.borrow(), id);
+            tree.writer.tree().clear(slots);
             false
         });
     }
 
-    /// Restores the cached blocks at recovery. `unrecorded` has the slots that count as dirty
-    /// without a record that says so.
+    /// Notes at recovery which blocks are presumed dirty, and puts the cached blocks into the
+    /// bit-tree. `unrecorded` has the blocks that count as dirty without a record that says so.
     pub(crate) fn restore_tracking(&self, unrecorded: &[BlockId]) {
-        for slot in unrecorded {
-            self.committer.note_unrecorded(*slot);
-            self.map.borrow_mut().add_flags(*slot, RECOVERED | COMPARED);
+        for id in unrecorded {
+            self.committer.note_unrecorded(*id);
+            self.map.borrow_mut().add_flags(*id, RECOVERED | COMPARED);
         }
         self.presumed.begin(unrecorded.len());
         let Tracking::Abt(tree) = &self.tracking else {
             return;
         };
-        let slots = self.map.borrow().numbers();
-        for slot in (0..slots).filter(|slot| self.map.borrow().has(*slot, LIVE)) {
-            self.note_placed(slot);
+        let ids = self.map.borrow().ids();
+        for id in ids.filter(|id| self.map.borrow().has(*id, LIVE)) {
+            self.note_placed(id);
         }
-        for slot in unrecorded {
-            let places = places_of(&self.map.borrow(), *slot);
+        for id in unrecorded {
+            let slots = slots_of(&self.map.borrow(), *id);
             // These marks are durable already. They are not written before they are cleared.
-            let _ = tree.writer.tree().mark(places);
-            self.map.borrow_mut().add_flags(*slot, MARKED);
+            let _ = tree.writer.tree().mark(slots);
+            self.map.borrow_mut().add_flags(*id, MARKED);
         }
     }
 
-    fn no_longer_recovering(&self, slot: BlockId) {
+    fn no_longer_recovering(&self, id: BlockId) {
         let mut map = self.map.borrow_mut();
-        if map.has(slot, RECOVERED) {
-            map.clear_flags(slot, RECOVERED | COMPARED);
-            self.presumed.remove(slot);
+        if map.has(id, RECOVERED) {
+            map.clear_flags(id, RECOVERED | COMPARED);
+            self.presumed.remove(id);
         }
     }
 
@@ -325,10 +325,10 @@ impl DirtyTracker {
         };
         {
             let mut map = self.map.borrow_mut();
-            for slot in 0..map.numbers() {
-                if map.has(slot, MARKED) && !map.has(slot, UNRECORDED) {
-                    map.clear_flags(slot, MARKED);
-                    tree.writer.tree().clear(places_of(&map, slot));
+            for id in map.ids() {
+                if map.has(id, MARKED) && !map.has(id, UNRECORDED) {
+                    map.clear_flags(id, MARKED);
+                    tree.writer.tree().clear(slots_of(&map, id));
                 }
             }
         }

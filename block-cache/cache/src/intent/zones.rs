@@ -188,9 +188,9 @@ impl Zones {
     fn clean_bits(&self) -> Vec<usize> {
         let (map, set) = (self.map.borrow(), self.set.borrow());
         let not_flushed = self.committer.not_flushed();
-        let doubtful = not_flushed.into_iter().filter(|slot| map.has(*slot, LIVE));
+        let doubtful = not_flushed.into_iter().filter(|id| map.has(*id, LIVE));
         let mut doubtful: Vec<usize> = doubtful
-            .map(|slot| map.slot(slot).key)
+            .map(|id| map.state(id).key)
             .map(|key| self.geometry.zone_bit(key.volume(), key.block()))
             .collect();
         doubtful.sort_unstable();

@@ -25,7 +25,7 @@ use forebay_metadata::order::{Part, Site};
 use forebay_policy::BlockKey;
 
 use crate::geometry::{Block, Geometry};
-use crate::map::Slot;
+use crate::map::BlockState;
 use range::Held;
 
 /// Returns a key that no block has, for tests that leave a lock out.
@@ -288,7 +288,7 @@ impl LockTable {
     }
 
     /// Returns whether a task holds the lock of some of a cached block alone.
-    pub(crate) fn is_changed(&self, geometry: Geometry, entry: &Slot) -> bool {
+    pub(crate) fn is_changed(&self, geometry: Geometry, entry: &BlockState) -> bool {
         let (region, granules) = lock_of(geometry, entry.key.volume(), entry.block());
         self.is_exclusive(region, granules)
     }

@@ -5,8 +5,8 @@ use forebay_policy::{BlockId, DirtyOrder};
 use super::{LIVE, Map};
 
 impl Map {
-    pub(super) fn queue_dirty(&mut self, slot: BlockId) {
-        let (volume, region, _) = self.table.address(slot);
+    pub(super) fn queue_dirty(&mut self, id: BlockId) {
+        let (volume, region, _) = self.table.address(id);
         let window = region / self.geometry.window_regions();
         self.dirty_order(volume).insert(window);
     }
@@ -33,7 +33,7 @@ impl Map {
             return Vec::new();
         };
         let regions = self.geometry.window_regions();
-        let mut slots = Vec::new();
+        let mut blocks = Vec::new();
         let (mut at, end) = (windows.start * regions, windows.end * regions);
         while at < end {
             let (region, is_cached) = self.next_cached(volume, at..end, &mut { u32::MAX });
@@ -41,19 +41,19 @@ impl Map {
                 break;
             }
             at = region + 1;
-            slots.extend(self.table.find(volume, region).filter_map(|(slot, span)| {
-                let dirty = self.has(slot, LIVE) && self.maps(slot, span.class).1 != 0;
-                dirty.then_some(slot)
+            blocks.extend(self.table.find(volume, region).filter_map(|(id, span)| {
+                let dirty = self.has(id, LIVE) && self.maps(id, span.class).1 != 0;
+                dirty.then_some(id)
             }));
         }
-        slots.sort_unstable_by_key(|slot| self.slot(*slot).key);
-        slots
+        blocks.sort_unstable_by_key(|id| self.state(*id).key);
+        blocks
     }
 
-    /// Requeues a slot for the cleaner, in case it is still dirty.
-    pub(crate) fn requeue_dirty(&mut self, slot: BlockId) {
-        if self.has(slot, LIVE) && self.slot(slot).dirty != 0 {
-            self.queue_dirty(slot);
+    /// Requeues a block for the cleaner, in case it is still dirty.
+    pub(crate) fn requeue_dirty(&mut self, id: BlockId) {
+        if self.has(id, LIVE) && self.state(id).dirty != 0 {
+            self.queue_dirty(id);
         }
     }
 

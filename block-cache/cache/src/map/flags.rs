@@ -1,10 +1,10 @@
-//! Flags of slots.
+//! Flags of blocks.
 
-/// A boolean property of a slot.
+/// A boolean property of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Flag {
-    /// A slot holds a block, or is being given one.
+    /// The number has a block, or is being given one.
     Live,
     /// On the queue for the next round of the committer.
     Pending,
@@ -24,9 +24,9 @@ enum Flag {
     Dying,
     /// Written to since the last flush of the data device began.
     Unflushed,
-    /// The slot is on the queue of records that no request waits for.
+    /// On the queue of records that no request waits for.
     Later,
-    /// The bit-tree has the slot as dirty, and does not know yet that it is clean.
+    /// The bit-tree has the block as dirty, and does not know yet that it is clean.
     Marked,
     /// Counts as dirty since recovery, though no record says so.
     Recovered,

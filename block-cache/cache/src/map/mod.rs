@@ -1,33 +1,33 @@
-//! The map in memory: cached blocks, their index, their places, recency, and free places.
+//! The map in memory: cached blocks, their index, their slots, recency, and free slots.
 //!
-//! A *slot* is a block's number in memory. Slots are numbered densely, so that few large blocks
-//! take little memory. A slot's *place* is the position of its data, in units from the start of the
-//! data. Records name places.
+//! A [`BlockId`] is a block's number in memory. Blocks are numbered densely, so that few large
+//! blocks take little memory. A [`Slot`] is where a block's data is on the cache device, in units
+//! from the start of the data. Records name slots.
 //!
 //! The map has the same content as the log, in the order in which changes were given to the log.
 //! Before an operation on media relies on a change, it must wait until the log has that change
 //! durably (see `commit`).
 
+mod block_state;
 mod dirty_order;
 pub(crate) mod flags;
 mod granules;
 pub(crate) mod marks;
 mod presence;
 pub(crate) mod restore;
-mod slot;
 mod zone_holds;
 
 use std::ops::Range;
 
 use forebay_metadata::record::BlockRecord;
 use forebay_policy::{
-    BlockId, BlockKey, BlockTable, DirtyOrder, Evictability, Span, TwoLevel, TwoSegments,
+    BlockId, BlockKey, BlockTable, DirtyOrder, Evictability, Slot, Span, TwoLevel, TwoSegments,
     VictimSelector, Victims,
 };
 
+pub(crate) use block_state::{BlockState, Candidate, Share};
 pub(crate) use flags::*;
 use presence::Presence;
-pub(crate) use slot::{Candidate, Share, Slot};
 use zone_holds::ZoneHolds;
 
 use crate::geometry::{Block, Geometry, Spread};
@@ -41,9 +41,9 @@ pub(crate) const NO_RECORD: u32 = u32::MAX;
 pub(crate) struct Map {
     geometry: Geometry,
     table: BlockTable,
-    /// Place in the ring of the live record, by slot.
+    /// Position in the ring of the live record, by the block's number.
     records: Vec<u32>,
-    /// Flags, by slot.
+    /// Flags, by the block's number.
     flags: Vec<Flags>,
     granules: Granules,
     presence: Presence,
@@ -77,47 +77,47 @@ impl Map {
     }
 
     #[inline]
-    pub(crate) fn slot(&self, slot: BlockId) -> Slot {
-        let (volume, region, span) = self.table.address(slot);
+    pub(crate) fn state(&self, id: BlockId) -> BlockState {
+        let (volume, region, span) = self.table.address(id);
         let block = self.geometry.block_in(region, span);
-        let place = self.table.place(slot);
-        let (valid, dirty) = self.granules.get(place, self.geometry.granules(span.class));
-        Slot {
+        let slot = self.table.slot(id);
+        let (valid, dirty) = self.granules.get(slot, self.geometry.granules(span.class));
+        BlockState {
             key: block.key(volume),
             class: span.class,
             valid,
             dirty,
-            record_at: self.records[slot as usize],
-            flags: self.flags[slot as usize],
+            record_at: self.records[id.index()],
+            flags: self.flags[id.index()],
         }
     }
 
-    /// The valid and dirty maps of a slot that holds a block of this class.
+    /// The valid and dirty maps of a block of this class.
     #[inline]
-    pub(crate) fn maps(&self, slot: BlockId, class: u8) -> (u64, u64) {
+    pub(crate) fn maps(&self, id: BlockId, class: u8) -> (u64, u64) {
         let granules = self.geometry.granules(class);
-        self.granules.get(self.table.place(slot), granules)
+        self.granules.get(self.table.slot(id), granules)
     }
 
-    /// Returns the place of a slot's data, in units.
+    /// Returns the slot of a block.
     #[inline]
-    pub(crate) fn place(&self, slot: BlockId) -> u32 {
-        self.table.place(slot)
+    pub(crate) fn slot(&self, id: BlockId) -> Slot {
+        self.table.slot(id)
     }
 
-    /// The block that begins at a place.
-    pub(crate) fn at_place(&self, place: u32) -> Option<BlockId> {
-        self.table.block_at(place)
+    /// The block in a slot.
+    pub(crate) fn block_at(&self, slot: Slot) -> Option<BlockId> {
+        self.table.block_at(slot)
     }
 
-    /// A record of a slot with these granules, without their checksums.
-    pub(crate) fn record(&self, slot: BlockId, valid: u64, dirty: u64) -> BlockRecord {
-        let entry = self.slot(slot);
+    /// A record of a block with these granules, without their checksums.
+    pub(crate) fn record(&self, id: BlockId, valid: u64, dirty: u64) -> BlockRecord {
+        let entry = self.state(id);
         BlockRecord {
             volume: entry.key.volume(),
             class: entry.class,
             block: entry.key.block(),
-            slot: self.table.place(slot),
+            slot: self.table.slot(id).get(),
             valid,
             dirty,
             bad: 0,
@@ -146,8 +146,13 @@ impl Map {
         self.table.units()
     }
 
-    /// Slots that were ever given out; all are below this.
-    pub(crate) fn numbers(&self) -> BlockId {
+    /// The blocks whose numbers were ever given out. Some are not cached any more.
+    pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = BlockId> + Clone + use<> {
+        BlockId::range(0..self.numbers())
+    }
+
+    /// Numbers that were ever given out; all are below this.
+    pub(crate) fn numbers(&self) -> u32 {
         u32::try_from(self.flags.len()).expect("at most one a unit")
     }
 
@@ -176,9 +181,9 @@ impl Map {
 
     /// Bytes of memory that the cached blocks take, and took when there were most.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let slot = size_of::<u32>() + size_of::<Flags>();
+        let each = size_of::<u32>() + size_of::<Flags>();
         self.table.memory_bytes()
-            + self.flags.len() * slot
+            + self.flags.len() * each
             + self
                 .dirty_orders
                 .iter()
@@ -200,7 +205,7 @@ impl Map {
         let wanted = self.geometry.span(unit).mask();
         self.overlapping(key.volume(), region, wanted)
             .next()
-            .map(|(slot, _)| slot)
+            .map(|(id, _)| id)
     }
 
     /// The blocks of a region that some of these units lie in.
@@ -242,22 +247,22 @@ impl Map {
         (at, false)
     }
 
-    /// Whether it takes fewer looks to go over all slots than over these regions, of which there
+    /// Whether it takes fewer looks to go over all blocks than over these regions, of which there
     /// are not many millions.
     pub(crate) fn is_scanned(&self, volume: u16, regions: &Range<u64>) -> bool {
         self.presence.looks(volume, regions) > u64::from(self.numbers())
     }
 
-    /// Adds the regions of blocks that lie in `regions`, of these slots.
+    /// Adds the regions of blocks that lie in `regions`, of these numbers.
     pub(crate) fn scan(
         &self,
         volume: u16,
         regions: &Range<u64>,
-        slots: Range<BlockId>,
+        numbers: Range<u32>,
         found: &mut Vec<u64>,
     ) {
-        let live = slots.filter(|slot| self.has(*slot, LIVE));
-        let addresses = live.map(|slot| self.table.address(slot));
+        let live = BlockId::range(numbers).filter(|id| self.has(*id, LIVE));
+        let addresses = live.map(|id| self.table.address(id));
         let own = addresses.filter(|(own, region, _)| *own == volume && regions.contains(region));
         found.extend(own.map(|(_, region, _)| region));
     }
@@ -266,22 +271,22 @@ impl Map {
     #[inline]
     pub(crate) fn cached(&self, volume: u16, region: u64) -> u64 {
         let blocks = self.table.find(volume, region);
-        blocks.fold(0, |cached, (slot, span)| {
-            let valid = self.maps(slot, span.class).0;
+        blocks.fold(0, |cached, (id, span)| {
+            let valid = self.maps(id, span.class).0;
             cached | self.geometry.spread(valid, span, Spread::All)
         })
     }
 
-    /// Notes a client's request of granules of a slot that holds a block of this class.
+    /// Notes a client's request of granules of a block of this class.
     #[inline]
-    pub(crate) fn used(&mut self, slot: BlockId, class: u8, granules: u64) {
+    pub(crate) fn used(&mut self, id: BlockId, class: u8, granules: u64) {
         debug_assert!(
-            self.has(slot, LIVE) && !self.table.is_leaving(slot),
+            self.has(id, LIVE) && !self.table.is_leaving(id),
             "a lock keeps what is being used"
         );
-        let (place, count) = (self.table.place(slot), self.geometry.granules(class));
-        let repeated = self.granules.ask(place, count, granules);
-        TwoSegments.used(&mut self.table, slot, repeated, count);
+        let (slot, count) = (self.table.slot(id), self.geometry.granules(class));
+        let repeated = self.granules.ask(slot, count, granules);
+        TwoSegments.used(&mut self.table, id, repeated, count);
     }
 
     /// Returns whether it is time to make room.
@@ -298,64 +303,64 @@ impl Map {
         look: impl Fn(Candidate) -> Evictability,
     ) -> Victims {
         let (geometry, granules, flags) = (self.geometry, &self.granules, &self.flags);
-        ahead.pick(&TwoSegments, &mut self.table, |table, slot| {
-            let (volume, region, span) = table.address(slot);
-            let maps = granules.get(table.place(slot), geometry.granules(span.class));
+        ahead.pick(&TwoSegments, &mut self.table, |table, id| {
+            let (volume, region, span) = table.address(id);
+            let maps = granules.get(table.slot(id), geometry.granules(span.class));
             look(Candidate {
                 region: BlockKey::new(volume, region),
                 granules: geometry.covers(span),
                 dirty: maps.1 != 0,
-                flags: flags[slot as usize],
+                flags: flags[id.index()],
             })
         })
     }
 
-    /// A slot that was picked stays.
-    pub(crate) fn stay(&mut self, slot: BlockId) {
-        self.table.stay(slot);
+    /// A block that was picked stays.
+    pub(crate) fn stay(&mut self, id: BlockId) {
+        self.table.stay(id);
     }
 
-    /// Gives a block that is not there, nor overlaps one that is, a free place.
+    /// Gives a block that is not there, nor overlaps one that is, a free slot.
     pub(crate) fn allocate(&mut self, volume: u16, block: Block) -> Option<BlockId> {
         let region = self.geometry.region_of(block.unit);
         let span = self.geometry.span(block);
-        let slot = self.table.allocate(volume, region, span)?;
-        self.entered(slot, volume, block.class);
-        Some(slot)
+        let id = self.table.allocate(volume, region, span)?;
+        self.entered(id, volume, block.class);
+        Some(id)
     }
 
-    /// A block was given a slot that holds nothing yet.
-    fn entered(&mut self, slot: BlockId, volume: u16, class: u8) {
-        if slot as usize >= self.flags.len() {
-            self.flags.resize(slot as usize + 1, Flags::default());
-            self.records.resize(slot as usize + 1, NO_RECORD);
+    /// A block was given a number and a slot, and holds nothing yet.
+    fn entered(&mut self, id: BlockId, volume: u16, class: u8) {
+        if id.index() >= self.flags.len() {
+            self.flags.resize(id.index() + 1, Flags::default());
+            self.records.resize(id.index() + 1, NO_RECORD);
         }
-        self.flags[slot as usize] = LIVE;
-        self.records[slot as usize] = NO_RECORD;
-        self.presence.add(volume, self.table.address(slot).1);
+        self.flags[id.index()] = LIVE;
+        self.records[id.index()] = NO_RECORD;
+        self.presence.add(volume, self.table.address(id).1);
         let bytes = self.geometry.block_bytes(class);
         let share = self.share_mut(volume);
         share.blocks += 1;
         share.bytes += bytes;
     }
 
-    /// Takes a block out. Its place is free at once: the caller made its death durable, or it never
+    /// Takes a block out. Its slot is free at once: the caller made its death durable, or it never
     /// left a trace.
-    pub(crate) fn remove(&mut self, slot: BlockId) {
-        let place = self.place(slot);
-        let class = self.retire(slot);
-        self.table.free_place(place, class);
+    pub(crate) fn remove(&mut self, id: BlockId) {
+        let slot = self.slot(id);
+        let class = self.retire(id);
+        self.table.free_slot(slot, class);
     }
 
-    /// Removes a block whose place is not free yet. Returns its class.
-    pub(crate) fn retire(&mut self, slot: BlockId) -> u8 {
-        self.set(slot, 0, 0);
-        let Slot { key, class, .. } = self.slot(slot);
+    /// Removes a block whose slot is not free yet. Returns its class.
+    pub(crate) fn retire(&mut self, id: BlockId) -> u8 {
+        self.set(id, 0, 0);
+        let BlockState { key, class, .. } = self.state(id);
         let region = self.geometry.region_of(key.block());
         self.presence.remove(key.volume(), region);
-        self.table.retire(slot);
-        self.flags[slot as usize] = Flags::default();
-        self.records[slot as usize] = NO_RECORD;
+        self.table.retire(id);
+        self.flags[id.index()] = Flags::default();
+        self.records[id.index()] = NO_RECORD;
         let bytes = self.geometry.block_bytes(class);
         let share = self.share_mut(key.volume());
         share.blocks -= 1;
@@ -363,21 +368,21 @@ impl Map {
         class
     }
 
-    /// Notes that granules of a slot are valid and clean now. A client requested some of them.
-    pub(crate) fn fill(&mut self, slot: BlockId, filled: u64, asked: u64) {
-        let entry = self.slot(slot);
-        self.set(slot, entry.valid | filled, entry.dirty);
+    /// Notes that granules of a block are valid and clean now. A client requested some of them.
+    pub(crate) fn fill(&mut self, id: BlockId, filled: u64, asked: u64) {
+        let entry = self.state(id);
+        self.set(id, entry.valid | filled, entry.dirty);
         let granules = self.geometry.granules(entry.class);
-        (self.granules).ask(self.table.place(slot), granules, filled & asked);
+        (self.granules).ask(self.table.slot(id), granules, filled & asked);
     }
 
-    /// Sets the valid and the dirty granules of a slot.
-    pub(crate) fn set(&mut self, slot: BlockId, valid: u64, dirty: u64) {
+    /// Sets the valid and the dirty granules of a block.
+    pub(crate) fn set(&mut self, id: BlockId, valid: u64, dirty: u64) {
         debug_assert_eq!(dirty & !valid, 0, "dirty granules are valid");
-        let (volume, region, span) = self.table.address(slot);
-        let (place, granules) = (self.table.place(slot), self.geometry.granules(span.class));
-        let before = self.granules.get(place, granules).1;
-        self.granules.set(place, granules, valid, dirty);
+        let (volume, region, span) = self.table.address(id);
+        let (slot, granules) = (self.table.slot(id), self.geometry.granules(span.class));
+        let before = self.granules.get(slot, granules).1;
+        self.granules.set(slot, granules, valid, dirty);
         if before != dirty {
             let (was, is) = (u64::from(before != 0), u64::from(dirty != 0));
             let unit = self.geometry.block_in(region, span).unit;
@@ -391,38 +396,38 @@ impl Map {
             share.dirty_bytes -= u64::from(before.count_ones()) * granule;
         }
         if dirty != 0 {
-            self.queue_dirty(slot);
+            self.queue_dirty(id);
         }
     }
 
-    pub(crate) fn add_flags(&mut self, slot: BlockId, flags: Flags) {
-        self.flags[slot as usize].add(flags);
+    pub(crate) fn add_flags(&mut self, id: BlockId, flags: Flags) {
+        self.flags[id.index()].add(flags);
     }
 
-    pub(crate) fn clear_flags(&mut self, slot: BlockId, flags: Flags) {
-        self.flags[slot as usize].clear(flags);
+    pub(crate) fn clear_flags(&mut self, id: BlockId, flags: Flags) {
+        self.flags[id.index()].clear(flags);
     }
 
-    /// Returns whether a slot has one of these flags.
-    pub(crate) fn has(&self, slot: BlockId, flags: Flags) -> bool {
-        self.flags[slot as usize].has(flags)
+    /// Returns whether a block has one of these flags.
+    pub(crate) fn has(&self, id: BlockId, flags: Flags) -> bool {
+        self.flags[id.index()].has(flags)
     }
 
-    /// A slot's death is about to be logged: nothing may log the slot behind it.
-    pub(crate) fn kill(&mut self, slot: BlockId) {
-        self.clear_flags(slot, PENDING | LATER | DEFERRED);
-        self.add_flags(slot, DYING);
-        self.set_record(slot, NO_RECORD);
+    /// A block's death is about to be logged: nothing may log the block behind it.
+    pub(crate) fn kill(&mut self, id: BlockId) {
+        self.clear_flags(id, PENDING | LATER | DEFERRED);
+        self.add_flags(id, DYING);
+        self.set_record(id, NO_RECORD);
     }
 
-    /// Place in the ring of the record that counts.
+    /// Position in the ring of the record that counts.
     #[inline]
-    pub(crate) fn record_at(&self, slot: BlockId) -> u32 {
-        self.records[slot as usize]
+    pub(crate) fn record_at(&self, id: BlockId) -> u32 {
+        self.records[id.index()]
     }
 
-    pub(crate) fn set_record(&mut self, slot: BlockId, record_at: u32) {
-        self.records[slot as usize] = record_at;
+    pub(crate) fn set_record(&mut self, id: BlockId, record_at: u32) {
+        self.records[id.index()] = record_at;
     }
 
     /// Keeps a zone from being called clean, while a write is under way that may make a block
@@ -446,14 +451,14 @@ impl Map {
         self.zones.held()
     }
 
-    /// The volume that a slot belongs to.
-    pub(crate) fn volume(&self, slot: BlockId) -> u16 {
-        self.table.address(slot).0
+    /// The volume that a block belongs to.
+    pub(crate) fn volume(&self, id: BlockId) -> u16 {
+        self.table.address(id).0
     }
 
-    /// Slots that hold a block of `volume`.
+    /// Cached blocks of `volume`.
     pub(crate) fn of_volume(&self, volume: u16) -> impl Iterator<Item = BlockId> + '_ {
-        (0..self.numbers())
-            .filter(move |slot| self.has(*slot, LIVE) && self.table.address(*slot).0 == volume)
+        self.ids()
+            .filter(move |id| self.has(*id, LIVE) && self.table.address(*id).0 == volume)
     }
 }

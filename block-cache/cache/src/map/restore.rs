@@ -2,7 +2,7 @@
 
 use forebay_metadata::replay::FoundBlock;
 use forebay_metadata::superblock::Superblock;
-use forebay_policy::{BlockId, Misplaced};
+use forebay_policy::{BlockId, Misplaced, Slot};
 
 use super::{Map, TRACED};
 use crate::geometry::Block;
@@ -36,19 +36,19 @@ impl Map {
                 record.volume,
                 region,
                 self.geometry.span(block),
-                record.slot,
+                Slot::new(record.slot),
             )
         }));
     }
 
-    /// Restores, at recovery, a block that lies at `place`. Blocks must be restored from the most
-    /// recent one on.
+    /// Restores, at recovery, a block in its slot. Blocks must be restored from the most recent one
+    /// on.
     ///
     /// # Errors
     /// The reason why the block cannot be restored; the map is unchanged then.
     pub(crate) fn restore(
         &mut self,
-        place: u32,
+        slot: Slot,
         volume: u16,
         block: Block,
         valid: u64,
@@ -57,23 +57,23 @@ impl Map {
         let region = self.geometry.region_of(block.unit);
         let span = self.geometry.span(block);
         if u32::from(span.first) % span.units() != 0 {
-            return Err(Misplaced::NoSuchPlace);
+            return Err(Misplaced::NoSuchSlot);
         }
-        let slot = self.table.restore(volume, region, span, place)?;
-        self.entered(slot, volume, block.class);
-        self.set(slot, valid, dirty);
-        self.add_flags(slot, TRACED);
-        Ok(slot)
+        let id = self.table.restore(volume, region, span, slot)?;
+        self.entered(id, volume, block.class);
+        self.set(id, valid, dirty);
+        self.add_flags(id, TRACED);
+        Ok(id)
     }
 
-    /// At recovery: keeps a place from being given out until [`Map::release`]. Returns whether that
+    /// At recovery: keeps a slot from being given out until [`Map::release`]. Returns whether that
     /// was necessary and possible: it is not where a block lies.
-    pub(crate) fn hold(&mut self, place: u32, class: u8) -> bool {
-        self.table.hold(place, class)
+    pub(crate) fn hold(&mut self, slot: Slot, class: u8) -> bool {
+        self.table.hold(slot, class)
     }
 
-    /// At recovery: the death of what lay at a place that was held is durable.
-    pub(crate) fn release(&mut self, place: u32, class: u8) {
-        self.table.free_place(place, class);
+    /// At recovery: the death of what lay in a slot that was held is durable.
+    pub(crate) fn release(&mut self, slot: Slot, class: u8) {
+        self.table.free_slot(slot, class);
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Result};
 use forebay_metadata::order;
 use forebay_metadata::superblock::{Role, Superblock};
+use forebay_policy::Slot;
 
 use super::media_of;
 use crate::failpoints::{Fault, planted};
@@ -77,10 +78,10 @@ impl MissingData {
         &self,
         geometry: &Geometry,
         held: (Block, u64),
-        place: u32,
+        slot: Slot,
         size_bytes: u64,
     ) -> Option<u64> {
-        let has = |holes: &[_]| missing_granules(holes, geometry, held, place, size_bytes) != 0;
+        let has = |holes: &[_]| missing_granules(holes, geometry, held, slot, size_bytes) != 0;
         if !has(&self.last) {
             return None;
         }
@@ -110,10 +111,10 @@ impl MissingData {
         &self,
         geometry: &Geometry,
         (block, valid): (Block, u64),
-        place: u32,
+        slot: Slot,
         size_bytes: u64,
     ) -> u64 {
-        missing_granules(&self.ranges, geometry, (block, valid), place, size_bytes)
+        missing_granules(&self.ranges, geometry, (block, valid), slot, size_bytes)
     }
 
     /// Returns whether a block lies in a hole that zeroes may have left.
@@ -121,10 +122,10 @@ impl MissingData {
         &self,
         geometry: &Geometry,
         (block, valid): (Block, u64),
-        place: u32,
+        slot: Slot,
         size_bytes: u64,
     ) -> bool {
-        missing_granules(&self.doubtful, geometry, (block, valid), place, size_bytes) != 0
+        missing_granules(&self.doubtful, geometry, (block, valid), slot, size_bytes) != 0
     }
 }
 
@@ -176,11 +177,11 @@ pub(super) fn missing_granules(
     ranges: &[Range<u64>],
     geometry: &Geometry,
     (block, valid): (Block, u64),
-    place: u32,
+    slot: Slot,
     size_bytes: u64,
 ) -> u64 {
     let bytes = |run: Range<u32>| {
-        geometry.data_offset(place, run.start)..geometry.data_offset(place, run.end)
+        geometry.data_offset(slot, run.start)..geometry.data_offset(slot, run.end)
     };
     let whole = u32::try_from(geometry.block_bytes(block.class)).expect("at most a block");
     if !touches(ranges, &bytes(0..whole)) {

@@ -93,15 +93,13 @@ impl TruncationWatch {
     ///
     /// # Errors
     /// `Lost` if some of it does.
-    pub(crate) async fn refuse(&self, slot: BlockId, start: u32, len: u64) -> Result<()> {
+    pub(crate) async fn refuse(&self, id: BlockId, start: u32, len: u64) -> Result<()> {
         if !self.holes_count.get() || planted(Fault::OverlookCut) {
             return Ok(());
         }
-        let at = self
-            .geometry
-            .data_offset(self.map.borrow().place(slot), start);
+        let at = self.geometry.data_offset(self.map.borrow().slot(id), start);
         let holes = self.devices.data().holes(at..at + len);
-        if holes.is_none_or(|holes| holes.is_empty()) || self.holds_zeroes(slot, start, len) {
+        if holes.is_none_or(|holes| holes.is_empty()) || self.holds_zeroes(id, start, len) {
             return Ok(());
         }
         self.handle_truncation(self.geometry_end()).await;
@@ -147,10 +145,10 @@ impl TruncationWatch {
         ))
     }
 
-    /// Returns whether the checksums of these bytes of a slot are known, and are those of zeroes.
-    fn holds_zeroes(&self, slot: BlockId, start: u32, len: u64) -> bool {
-        let place = self.map.borrow().place(slot);
-        (self.checksums.as_ref()).is_some_and(|it| it.holds_zeroes(place, start, len))
+    /// Returns whether the checksums of these bytes of a block are known, and are those of zeroes.
+    fn holds_zeroes(&self, id: BlockId, start: u32, len: u64) -> bool {
+        let slot = self.map.borrow().slot(id);
+        (self.checksums.as_ref()).is_some_and(|it| it.holds_zeroes(slot, start, len))
     }
 
     fn geometry_end(&self) -> u64 {
@@ -224,14 +222,14 @@ impl TruncationWatch {
             return None;
         }
         let (mut lost, mut found) = (Vec::new(), false);
-        let slots = self.map.borrow().numbers();
-        for slot in 0..slots {
-            let (entry, place) = {
+        let ids = self.map.borrow().ids();
+        for id in ids {
+            let (entry, slot) = {
                 let map = self.map.borrow();
-                if !map.has(slot, LIVE) {
+                if !map.has(id, LIVE) {
                     continue;
                 }
-                (map.slot(slot), map.place(slot))
+                (map.state(id), map.slot(id))
             };
             let volume = entry.key.volume();
             let superblock = self.superblock.current();
@@ -242,11 +240,11 @@ impl TruncationWatch {
                 holes,
                 &self.geometry,
                 (entry.block(), entry.valid),
-                place,
+                slot,
                 known.size_bytes,
             );
             let checksums = self.checksums.as_ref();
-            let zeroes = checksums.map_or(0, |it| it.zero_granules(place, entry.class, missing));
+            let zeroes = checksums.map_or(0, |it| it.zero_granules(slot, entry.class, missing));
             let missing = missing & !zeroes;
             if missing == 0 || entry.has(UNKNOWN) {
                 continue;
@@ -260,8 +258,8 @@ impl TruncationWatch {
             ));
             drop(superblock);
             // The backing device has the clean data.
-            self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
-            self.committer.leave_in_doubt(slot, 0);
+            self.map.borrow_mut().set(id, entry.dirty, entry.dirty);
+            self.committer.leave_in_doubt(id, 0);
         }
         found.then(|| LostRange::joined(lost))
     }

@@ -16,7 +16,7 @@ use crate::geometry::Geometry;
 /// The table on media.
 pub(super) struct Table {
     metadata: Rc<dyn BlockDevice>,
-    place: ChecksumTable,
+    table: ChecksumTable,
     seed: Seed,
     hash: DataHash,
     geometry: Geometry,
@@ -27,7 +27,7 @@ impl Table {
     pub(super) fn of(metadata: &Rc<dyn BlockDevice>, superblock: &Superblock) -> Option<Self> {
         Some(Self {
             metadata: Rc::clone(metadata),
-            place: superblock.checksum_table()?,
+            table: superblock.checksum_table()?,
             seed: superblock.seed(),
             hash: DataHash::new(&superblock.lineage),
             geometry: Geometry::of(superblock),
@@ -41,11 +41,11 @@ impl Table {
         let cells = |bytes: u64| bytes / CELL_BYTES as u64;
         let first = u64::from(record.slot) * cells(self.geometry.unit_bytes());
         let count = cells(self.geometry.block_bytes(record.class));
-        let unit = u64::from(self.place.unit_bytes);
+        let unit = u64::from(self.table.unit_bytes);
         let from = first * CHECKSUM_BYTES / unit * unit;
         let to = ((first + count) * CHECKSUM_BYTES).next_multiple_of(unit);
         let buf = Buf::scratch((to - from) as usize);
-        let read = self.metadata.read(self.place.offset + from, buf.clone());
+        let read = self.metadata.read(self.table.offset + from, buf.clone());
         read.await.ok()?;
         let begin = (first * CHECKSUM_BYTES - from) as usize;
         let mut sums: Vec<u32> = (0..count as usize)

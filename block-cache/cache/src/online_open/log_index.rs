@@ -2,11 +2,11 @@
 //! map is loaded.
 //!
 //! Reading the log takes a few nanoseconds a record in addition to the device's own time. Building
-//! the map takes several times that. So the index has two fields for each block with a live record:
-//! the place of that record, and a hash of the block's position in its volume. A read of the block
-//! reads the record once more. The result is decided as in the map, by the same replay and the same
-//! rule ([`after_crash`]). If certainty needs more than that, the index gives no answer.
-//! docs/internals/online-open.md argues it.
+//! the map takes several times that. So the index has two fields for each block with a live record.
+//! They are the position of that record, and a hash of the block's position in its volume. A read
+//! of the block reads the record once more. The result is decided as in the map, by the same replay
+//! and the same rule ([`after_crash`]). If certainty needs more than that, the index gives no
+//! answer. docs/internals/online-open.md argues it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -21,12 +21,12 @@ use forebay_metadata::record::{BlockRecord, Body, MarkState, RECORD_BYTES, decod
 use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
 use forebay_metadata::superblock::{DirtyTracking, DirtyZones, Superblock};
 use forebay_metadata::tree::{self, Tree};
-use forebay_policy::{BlockKey, Span};
+use forebay_policy::{BlockKey, Slot, Span};
 
 use super::checksums::Table;
 use crate::checksum::CELL;
 use crate::failpoints::{Fault, planted};
-use crate::geometry::places;
+use crate::geometry::slots;
 use crate::geometry::{Block, Extent, Geometry};
 use crate::map::marks::after_crash;
 use crate::map::restore::known_volumes;
@@ -40,19 +40,19 @@ const LISTS: usize = 256;
 /// Bits of the hash of a region that an entry has, in addition to those of its list.
 const TAG_BITS: u32 = 23;
 
-/// Place of a block's record.
+/// Position of a block's record.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// From the highest bit: of the hash of its region, its first unit there, its class.
     tag: u32,
-    /// The record's place in the ring.
-    place: u32,
+    /// The record's position in the ring.
+    position: u32,
 }
 
 impl Entry {
-    fn new(hash: u64, span: Span, place: u32) -> Self {
+    fn new(hash: u64, span: Span, position: u32) -> Self {
         let tag = hash_tag(hash) << 9 | u32::from(span.first) << 3 | u32::from(span.class);
-        Self { tag, place }
+        Self { tag, position }
     }
 
     const fn may_be_of(self, hash: u64) -> bool {
@@ -139,8 +139,8 @@ impl Found {
         let hash = BlockKey::new(record.volume, region).hash();
         match found.lsn {
             Some(lsn) => {
-                let place = u32::try_from(lsn % self.log_records).expect("a ring place");
-                self.lists[list_of(hash)].push(Entry::new(hash, span, place));
+                let position = u32::try_from(lsn % self.log_records).expect("a ring position");
+                self.lists[list_of(hash)].push(Entry::new(hash, span, position));
             }
             None => _ = self.journaled.insert(hash),
         }
@@ -321,10 +321,10 @@ impl LogIndex {
         }
         // One look at the log for all that stand in one unit.
         let unit = u32::try_from(self.log.unit_records()).expect("a unit of records");
-        entries.sort_unstable_by_key(|entry| entry.place);
-        let looks = entries.chunk_by(|one, next| one.place / unit == next.place / unit);
+        entries.sort_unstable_by_key(|entry| entry.position);
+        let looks = entries.chunk_by(|one, next| one.position / unit == next.position / unit);
         let looks: Vec<_> = (looks.map(|entries| {
-            let first = u64::from(entries[0].place / unit * unit);
+            let first = u64::from(entries[0].position / unit * unit);
             let buf = Buf::scratch(self.log.unit_bytes as usize);
             let offset = self.log.offset + first * RECORD_BYTES as u64;
             (entries, buf.clone(), self.metadata.read(offset, buf))
@@ -351,12 +351,12 @@ impl LogIndex {
     fn record(&self, entry: Entry, unit: &Buf, unit_records: u32) -> Option<BlockRecord> {
         let mut bytes = [0; RECORD_BYTES];
         unit.copy_to(
-            (entry.place % unit_records) as usize * RECORD_BYTES,
+            (entry.position % unit_records) as usize * RECORD_BYTES,
             &mut bytes,
         );
         let (position, body) = decode(&bytes, self.seed)?;
         let records = self.log.records;
-        let behind_tail = (u64::from(entry.place) + records - self.tail % records) % records;
+        let behind_tail = (u64::from(entry.position) + records - self.tail % records) % records;
         match body {
             Body::Block(record) if position.lsn == self.tail + behind_tail => Some(record),
             _ => None,
@@ -375,7 +375,7 @@ impl LogIndex {
         let marked = self.marks.get(&(volume, part.region >> self.mark_shift));
         let is_presumed = || match &self.presumed {
             Presumption::NoBlock => false,
-            Presumption::Tree(tree) => tree.may_be_dirty(places(record.slot, class)),
+            Presumption::Tree(tree) => tree.may_be_dirty(slots(Slot::new(record.slot), class)),
             Presumption::AllBlocks => true,
         };
         let state = match marked {
@@ -422,7 +422,7 @@ impl LogIndex {
             let cells = sums.as_ref().map_or(&[][..], |sums| {
                 &sums[(from / CELL) as usize..(to / CELL) as usize]
             });
-            let offset = geometry.data_offset(record.slot, from);
+            let offset = geometry.data_offset(Slot::new(record.slot), from);
             match dirty[first..].last_mut() {
                 Some(run) if run.bytes.end == start + from => {
                     run.bytes.end = start + to;
@@ -452,8 +452,8 @@ async fn read_presumption(
         DirtyTracking::Exact => Some(Presumption::NoBlock),
         DirtyTracking::None => Some(Presumption::AllBlocks),
         DirtyTracking::Abt => {
-            let place = superblock.tree()?;
-            let looked = tree::look(metadata.as_ref(), place, superblock.seed()).await;
+            let extent = superblock.tree()?;
+            let looked = tree::look(metadata.as_ref(), extent, superblock.seed()).await;
             let (tree, report) = looked.ok()?;
             (report.lost_units == 0).then(|| Presumption::Tree(Box::new(tree)))
         }

@@ -27,7 +27,7 @@ const READ_MAX: u32 = 256 << 10;
 /// A block, and its granules that are to be filled.
 #[derive(Clone, Copy, Debug)]
 struct Target {
-    slot: BlockId,
+    id: BlockId,
     span: Span,
     granules: u64,
     /// Granules that the client requested.
@@ -66,15 +66,15 @@ pub(crate) async fn fill(
     let mut reads: Vec<Range<u32>> = Vec::new();
     let mut targets: Vec<Target> = Vec::new();
     let mut work: Vec<Pin<Box<dyn Future<Output = Result<()>>>>> = Vec::new();
-    for (slot, span) in found {
+    for (id, span) in found {
         missing &= !span.mask();
-        let valid = engine.map.borrow().slot(slot).valid;
+        let valid = engine.map.borrow().state(id).valid;
         let wanted = span.mask() & asked != 0;
         let piece = wanted.then(|| geometry.piece(&job.part, span));
         let touched = piece.map_or(0, |piece| geometry.touched(&piece));
         if engine.committer.is_alive() {
             targets.push(Target {
-                slot,
+                id,
                 span,
                 granules: geometry.touched(&geometry.piece(&wide, span)) & !valid,
                 asked: touched,
@@ -83,7 +83,7 @@ pub(crate) async fn fill(
         if !wanted {
             continue;
         }
-        engine.map.borrow_mut().used(slot, span.class, touched);
+        engine.map.borrow_mut().used(id, span.class, touched);
         match touched & !valid {
             0 => volume.counters.read_hits.add(1),
             _ => volume.counters.read_misses.add(1),
@@ -98,7 +98,7 @@ pub(crate) async fn fill(
         for run in geometry.runs(span.class, touched & valid, within) {
             let (engine, volume, piece) = (Rc::clone(engine), Rc::clone(volume), piece.clone());
             work.push(Box::pin(async move {
-                from_slot(&engine, &volume, slot, &piece, run).await
+                from_slot(&engine, &volume, id, &piece, run).await
             }));
         }
     }
@@ -114,18 +114,18 @@ pub(crate) async fn fill(
             admitted =
                 !job.bypass && engine.committer.is_alive() && volume.promotes(volume.key(block));
         }
-        let slot = match (admitted, wanted) {
+        let id = match (admitted, wanted) {
             (true, true) => engine.reclaimer.allocate(volume.id, block).await,
             (true, false) => engine.reclaimer.allocate_now(volume.id, block),
             (false, _) => None,
         };
-        if let Some(slot) = slot {
+        if let Some(id) = id {
             let asked = match wanted {
                 true => geometry.touched(&geometry.piece(&job.part, span)),
                 false => 0,
             };
             targets.push(Target {
-                slot,
+                id,
                 span,
                 granules: geometry.touched(&geometry.piece(&wide, span)),
                 asked,
@@ -230,7 +230,7 @@ struct Fill {
     volume: Rc<AttachedVolume>,
     region: u64,
     targets: Vec<Target>,
-    /// Index of the first target whose slot this fill allocated.
+    /// Index of the first target whose block this fill allocated.
     fresh: usize,
 }
 
@@ -317,7 +317,7 @@ impl Fill {
                 let data = buf.slice(at..at + part.len());
                 if engine
                     .slots
-                    .write(&self.volume, target.slot, part.start, data)
+                    .write(&self.volume, target.id, part.start, data)
                     .await
                     .is_ok()
                 {
@@ -328,18 +328,18 @@ impl Fill {
                     });
                 }
             }
-            // After a failed flush the content of the slot is unknown.
-            if filled != 0 && !engine.committer.is_in_doubt(target.slot) {
-                (engine.map.borrow_mut()).fill(target.slot, filled, target.asked);
-                engine.committer.queue_later(target.slot);
+            // After a failed flush the content of the block is unknown.
+            if filled != 0 && !engine.committer.is_in_doubt(target.id) {
+                (engine.map.borrow_mut()).fill(target.id, filled, target.asked);
+                engine.committer.queue_later(target.id);
             }
         }
     }
 
-    /// Counts the blocks that the fill created, and frees slots that got no data.
+    /// Counts the blocks that the fill created, and forgets those that got no data.
     fn end(&self) {
         for target in &self.targets[self.fresh..] {
-            if !self.engine.slots.forget_if_empty(target.slot) {
+            if !self.engine.slots.forget_if_empty(target.id) {
                 self.engine.stats.promotions.add(1);
             }
         }

@@ -38,8 +38,8 @@ pub(crate) async fn read(
     let lock = engine.locks.shared(region, granules).await;
     match volume.mode().read_rule() {
         ReadRule::Bypass(usable) => {
-            let present = move |engine, volume, slot, job| async move {
-                read_present(&engine, &volume, slot, &job, usable).await
+            let present = move |engine, volume, id, job| async move {
+                read_present(&engine, &volume, id, &job, usable).await
             };
             engine.each_block(volume, job, present, read_missed).await
         }
@@ -97,12 +97,12 @@ async fn read_held(
     found: Option<BlockId>,
     job: Job<Piece>,
 ) -> Result<()> {
-    let slot = found.expect("the cache holds all of it");
+    let id = found.expect("the cache holds all of it");
     let touched = engine.geometry.touched(&job.part);
     let class = job.part.block.class;
-    engine.map.borrow_mut().used(slot, class, touched);
+    engine.map.borrow_mut().used(id, class, touched);
     volume.counters.read_hits.add(1);
-    from_cache(&engine, &volume, slot, &job).await
+    from_cache(&engine, &volume, id, &job).await
 }
 
 /// Reads data outside of cached blocks.
@@ -121,12 +121,12 @@ async fn read_missed(
 async fn read_present(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
-    slot: BlockId,
+    id: BlockId,
     job: &Job<Piece>,
     usable: Usable,
 ) -> Result<()> {
     let needed = engine.geometry.touched(&job.part);
-    let entry = engine.map.borrow().slot(slot);
+    let entry = engine.map.borrow().state(id);
     let mask = match usable {
         Usable::AllValid => entry.valid,
         Usable::DirtyOnly => entry.dirty,
@@ -136,23 +136,23 @@ async fn read_present(
         engine
             .map
             .borrow_mut()
-            .used(slot, job.part.block.class, needed);
-        return from_cache(engine, volume, slot, job).await;
+            .used(id, job.part.block.class, needed);
+        return from_cache(engine, volume, id, job).await;
     }
     volume.counters.read_misses.add(1);
     volume.counters.bypassed_reads.add(1);
-    mixed(engine, volume, slot, mask & needed, job).await
+    mixed(engine, volume, id, mask & needed, job).await
 }
 
 /// Reads a piece whose granules are all valid.
 async fn from_cache(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
-    slot: BlockId,
+    id: BlockId,
     job: &Job<Piece>,
 ) -> Result<()> {
     let within = job.part.start..job.part.end;
-    let dirty = engine.map.borrow().slot(slot).dirty;
+    let dirty = engine.map.borrow().state(id).dirty;
     let bytes = job.part.len() as u64;
     let hit = engine
         .admission
@@ -162,7 +162,7 @@ async fn from_cache(
         engine.admission.hit_ended(volume, bytes, hit);
         return Ok(());
     }
-    from_slot(engine, volume, slot, job, within).await?;
+    from_slot(engine, volume, id, job, within).await?;
     // If the backing device failed, the cache served the read, so its time says nothing about the
     // backing device.
     if !bypass {
@@ -176,15 +176,15 @@ async fn from_cache(
 pub(crate) async fn from_slot(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
-    slot: BlockId,
+    id: BlockId,
     job: &Job<Piece>,
     run: Range<u32>,
 ) -> Result<()> {
     let part = job.buf.slice(relative(job, &run));
-    let read = match engine.committer.is_in_doubt(slot) {
+    let read = match engine.committer.is_in_doubt(id) {
         false => match engine
             .slots
-            .read_verified(volume, slot, run.clone(), part)
+            .read_verified(volume, id, run.clone(), part)
             .await
         {
             Ok(Verdict::Corrupt(error) | Verdict::Unfetched(error)) => return Err(error),
@@ -194,7 +194,7 @@ pub(crate) async fn from_slot(
         true => Ok(()),
     };
     // The flush may have failed while this was read.
-    let doubt = || match engine.committer.is_in_doubt(slot) {
+    let doubt = || match engine.committer.is_in_doubt(id) {
         false => Ok(()),
         true => Err(Error::new(
             ErrorKind::Io,
@@ -208,7 +208,7 @@ pub(crate) async fn from_slot(
     };
     engine.stats.cache_read_errors.add(1);
     engine.truncation.look().await;
-    let dirty = engine.map.borrow().slot(slot).dirty;
+    let dirty = engine.map.borrow().state(id).dirty;
     let piece = Piece {
         block: job.part.block,
         start: run.start,
@@ -242,14 +242,14 @@ async fn from_backing(
 async fn mixed(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
-    slot: BlockId,
+    id: BlockId,
     mask: u64,
     job: &Job<Piece>,
 ) -> Result<()> {
     let within = job.part.start..job.part.end;
     let geometry = engine.geometry;
     for run in geometry.runs(job.part.block.class, mask, within.clone()) {
-        from_slot(engine, volume, slot, job, run).await?;
+        from_slot(engine, volume, id, job, run).await?;
     }
     for run in geometry.runs(job.part.block.class, !mask, within) {
         from_backing(engine, volume, job, run).await?;

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf};
 use forebay_metadata::journal::Recovered;
+use forebay_policy::Slot;
 
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
@@ -38,8 +39,8 @@ pub(super) async fn rewrite(
     for (_, record) in &journal.entries {
         *dirty.entry((record.slot, record.class)).or_default() |= record.dirty;
     }
-    for ((place, class), granules) in dirty {
-        rewrite_slot(data, geometry, (place, class), granules).await;
+    for ((slot, class), granules) in dirty {
+        rewrite_slot(data, geometry, (Slot::new(slot), class), granules).await;
     }
     if !journal.is_partial || planted(Fault::TrustUnnamed) {
         return;
@@ -51,23 +52,23 @@ pub(super) async fn rewrite(
              overwrites of dirty blocks MAY BE LOST"
         );
     }
-    for slot in (0..map.numbers()).filter(|slot| map.has(*slot, LIVE)) {
-        let entry = map.slot(slot);
-        rewrite_slot(data, geometry, (map.place(slot), entry.class), entry.dirty).await;
+    for id in map.ids().filter(|id| map.has(*id, LIVE)) {
+        let entry = map.state(id);
+        rewrite_slot(data, geometry, (map.slot(id), entry.class), entry.dirty).await;
     }
 }
 
-/// Writes granules of a slot, given by its place and class, once more.
+/// Writes granules of a slot once more, given the class of its block.
 async fn rewrite_slot(
     data: &dyn BlockDevice,
     geometry: &Geometry,
-    (place, class): (u32, u8),
+    (slot, class): (Slot, u8),
     granules: u64,
 ) {
     let whole = 0..u32::try_from(geometry.block_bytes(class)).expect("at most 1 MiB");
     for run in geometry.runs(class, granules, whole.clone()) {
         let buf = Buf::zeroed((run.end - run.start) as usize);
-        let offset = geometry.data_offset(place, run.start);
+        let offset = geometry.data_offset(slot, run.start);
         let holes = data.holes(offset..offset + buf.len() as u64);
         if holes.is_some_and(|holes| !holes.is_empty()) {
             continue;

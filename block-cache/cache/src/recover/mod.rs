@@ -13,7 +13,7 @@ use forebay_metadata::order;
 use forebay_metadata::record::BlockRecord;
 use forebay_metadata::replay::{Elsewhere, Replayed, replay_with, rewrite_last_batch};
 use forebay_metadata::superblock::Superblock;
-use forebay_policy::BlockId;
+use forebay_policy::{BlockId, Slot};
 
 use crate::cache_options::CacheOptions;
 use crate::checksum::{Checksums, LoadedChecksums};
@@ -29,12 +29,12 @@ use crate::options::Devices;
 use crate::recover::rebuild::Rebuild;
 use crate::recovery_report::RecoveryReport;
 
-/// The live record of a place that holds no block.
+/// The live record of a slot that holds no block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrphanRecord {
-    pub(crate) place: u32,
+    pub(crate) slot: Slot,
     pub(crate) class: u8,
-    /// Whether the place stays taken until the record is dead. Otherwise another block has it
+    /// Whether the slot stays taken until the record is dead. Otherwise another block has it
     /// already.
     pub(crate) held: bool,
 }
@@ -44,9 +44,9 @@ pub(crate) struct RecoveredMap {
     pub(crate) map: Map,
     pub(crate) marks: Marks,
     pub(crate) log: Log,
-    /// Slots whose records differ from the map, to be logged first.
+    /// Blocks whose records differ from the map, to be logged first.
     pub(crate) stale: Vec<BlockId>,
-    /// Places without a block whose records are alive. They are killed before the places are free.
+    /// Slots without a block whose records are alive. They are killed before the slots are free.
     pub(crate) orphans: Vec<OrphanRecord>,
     /// Blocks that count as dirty without a record that says so.
     pub(crate) unrecorded: Vec<BlockId>,
@@ -219,8 +219,8 @@ pub(crate) fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) 
     LostRange::joined(lost.collect())
 }
 
-/// A block at its place: volume, first unit, place.
-pub(crate) type Placed = (u16, u64, u32);
+/// A block in its slot: volume, first unit, slot.
+pub(crate) type Placed = (u16, u64, Slot);
 
 /// Returns the clean data that was in doubt when a flush of the cache device failed. The backing
 /// device has that data.
@@ -229,6 +229,6 @@ pub(crate) fn forgotten(journal: Option<&Recovered>) -> HashSet<Placed> {
     poisoned
         .flat_map(|found| &found.entries)
         .filter(|(_, record)| record.dirty == 0)
-        .map(|(_, record)| (record.volume, record.block, record.slot))
+        .map(|(_, record)| (record.volume, record.block, Slot::new(record.slot)))
         .collect()
 }

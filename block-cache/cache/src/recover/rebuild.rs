@@ -10,7 +10,7 @@ use forebay_metadata::log::Log;
 use forebay_metadata::record::MarkState;
 use forebay_metadata::replay::{FoundBlock, Replayed};
 use forebay_metadata::superblock::Superblock;
-use forebay_policy::{BlockId, BlockKey, Misplaced};
+use forebay_policy::{BlockId, BlockKey, Misplaced, Slot};
 
 use crate::checksum::{CELL, LoadedChecksums};
 use crate::failpoints::{Fault, planted};
@@ -20,15 +20,15 @@ use crate::lost_range::LostRange;
 use crate::lost_range::ranges;
 use crate::map::marks::{Marks, after_crash};
 use crate::map::restore::known_volumes;
-use crate::map::{LIVE, Map, NO_RECORD, Slot};
+use crate::map::{BlockState, LIVE, Map, NO_RECORD};
 use crate::media::missing::MissingData;
 use crate::recover::{OrphanRecord, Placed, RecoveredMap};
 use crate::recovery_report::RecoveryReport;
 
-/// Flags of a slot for the pass after all blocks are there. Its region has a `MaybeDirty` mark.
+/// Flags of a block for the pass after all blocks are there. Its region has a `MaybeDirty` mark.
 const MAYBE_DIRTY: u8 = 1;
 const INTENT: u8 = 2;
-/// The process journal named the slot.
+/// The process journal named the block.
 const JOURNALED: u8 = 8;
 /// Its clean data must not be trusted.
 const FORGOTTEN: u8 = 16;
@@ -46,7 +46,7 @@ pub(crate) struct Rebuild {
     /// Whether a region may have blocks already, by its hash. Most have none. A look-up without
     /// this filter would miss the processor's caches.
     filter: Vec<u64>,
-    /// Flags, by slot.
+    /// Flags, by the block's number.
     notes: Vec<u8>,
     sums: Option<LoadedChecksums>,
     /// Where nothing of the data is left.
@@ -116,22 +116,23 @@ impl Rebuild {
             true => None,
             false => self.map.overlapping(record.volume, region, units).next(),
         };
+        let slot = Slot::new(record.slot);
         let held = match newer {
-            Some(_) => self.map.hold(record.slot, record.class),
+            Some(_) => self.map.hold(slot, record.class),
             None => {
                 let (volume, valid, dirty) = (record.volume, record.valid, record.dirty);
-                match (self.map).restore(record.slot, volume, block, valid, dirty & valid) {
-                    Ok(slot) => return self.added(slot, found),
-                    // Two blocks in one place, which only damage leaves: the newer is right. Or the
+                match (self.map).restore(slot, volume, block, valid, dirty & valid) {
+                    Ok(id) => return self.added(id, found),
+                    // Two blocks in one slot, which only damage leaves: the newer is right. Or the
                     // kill of this one was lost, and its group was given to another size since.
                     Err(Misplaced::Taken(_) | Misplaced::Held) => {}
-                    Err(Misplaced::NoSuchPlace) => self.misplaced += 1,
+                    Err(Misplaced::NoSuchSlot) => self.misplaced += 1,
                 }
                 false
             }
         };
         self.orphans.push(OrphanRecord {
-            place: record.slot,
+            slot,
             class: record.class,
             held,
         });
@@ -153,21 +154,21 @@ impl Rebuild {
         (at, 1 << (hash % 64))
     }
 
-    fn added(&mut self, slot: BlockId, found: &FoundBlock) {
+    fn added(&mut self, id: BlockId, found: &FoundBlock) {
         let record = found.block;
         if let Some(sums) = &mut self.sums {
             sums.restore(&record);
         }
-        let note = &mut self.notes[slot as usize];
+        let note = &mut self.notes[id.index()];
         match found.lsn {
-            Some(lsn) => self.map.set_record(slot, ring_place(lsn, self.log_records)),
+            Some(lsn) => (self.map).set_record(id, ring_position(lsn, self.log_records)),
             None => *note |= JOURNALED,
         }
         if record.valid == 0 {
             *note |= EMPTY;
         }
         if !self.forgotten.is_empty()
-            && (self.forgotten).contains(&(record.volume, record.block, record.slot))
+            && (self.forgotten).contains(&(record.volume, record.block, Slot::new(record.slot)))
         {
             *note |= FORGOTTEN;
         }
@@ -182,11 +183,11 @@ impl Rebuild {
         mut report: RecoveryReport,
     ) -> RecoveredMap {
         let marks = self.restore_marks(superblock, replayed);
-        for &(place, lsn) in &replayed.shadowed {
-            if let Some(slot) = self.map.at_place(place)
-                && self.notes[slot as usize] & JOURNALED != 0
+        for &(slot, lsn) in &replayed.shadowed {
+            if let Some(id) = self.map.block_at(Slot::new(slot))
+                && self.notes[id.index()] & JOURNALED != 0
             {
-                self.map.set_record(slot, ring_place(lsn, self.log_records));
+                (self.map).set_record(id, ring_position(lsn, self.log_records));
             }
         }
         let (mut stale, mut unrecorded) = (Vec::new(), Vec::new());
@@ -205,19 +206,18 @@ impl Rebuild {
         let cut_at = self.cut_at(superblock);
         self.missing.decide_last_holes(is_sparse, cut_at);
         let mut cut = Vec::new();
-        for slot in 0..self.map.numbers() {
-            let note = self.notes[slot as usize];
+        for id in self.map.ids() {
+            let note = self.notes[id.index()];
             let is_whole = self.missing.is_empty();
             let is_known = note == 0 && !ask && !doubts && !distrusts && is_whole;
-            if is_known || !self.map.has(slot, LIVE) {
+            if is_known || !self.map.has(id, LIVE) {
                 continue;
             }
-            let was = self.map.slot(slot);
-            let place = self.map.place(slot);
+            let was = self.map.state(id);
+            let slot = self.map.slot(id);
             let mark = note & (MAYBE_DIRTY | INTENT);
             // Dirty data is in the tree's leaves alone while no mark says otherwise.
-            let in_tree =
-                (mark == 0 || distrusts) && ask && tracking.may_be_dirty(place, was.class);
+            let in_tree = (mark == 0 || distrusts) && ask && tracking.may_be_dirty(slot, was.class);
             let state = match mark {
                 MAYBE_DIRTY => MarkState::MaybeDirty,
                 0 if in_tree => MarkState::MaybeDirty,
@@ -243,11 +243,11 @@ impl Rebuild {
                 let volume = (superblock.volumes.iter()).find(|it| it.id == was.key.volume());
                 let (name, size) = volume.map_or(("", 0), |it| (&it.name, it.size_bytes));
                 let held = (was.block(), was.valid);
-                let missing = self.missing.granules(&self.geometry, held, place, size);
+                let missing = self.missing.granules(&self.geometry, held, slot, size);
                 // Of what was overwritten since its record, the table may be too old.
                 let is_exact = state == MarkState::None && note & (JOURNALED | FORGOTTEN) == 0;
                 let sums = self.sums.as_ref().filter(|_| is_exact && !is_damaged);
-                let zeroes = sums.map_or(0, |sums| sums.zero_granules(place, was.class, missing));
+                let zeroes = sums.map_or(0, |sums| sums.zero_granules(slot, was.class, missing));
                 is_sparse |= zeroes != 0;
                 let missing = missing & !zeroes;
                 cut.extend(ranges(&self.geometry, name, was.block(), missing & dirty));
@@ -255,16 +255,16 @@ impl Rebuild {
             }
             report.distrusted_blocks += u64::from(valid != was.valid);
             if valid == 0 {
-                let class = self.map.retire(slot);
+                let class = self.map.retire(id);
                 self.orphans.push(OrphanRecord {
-                    place,
+                    slot,
                     class,
                     held: true,
                 });
                 continue;
             }
             if (valid, dirty) != (was.valid, was.dirty) {
-                self.map.set(slot, valid, dirty);
+                self.map.set(id, valid, dirty);
             }
             // Checksums in a record must not be trusted once data was overwritten after it and the
             // mark has gone. The mark may be among damaged records. After a clean end there was no
@@ -272,21 +272,21 @@ impl Rebuild {
             let marked = state != MarkState::None || (is_damaged && !replayed.clean);
             let open = self.sums.is_some() && marked;
             if open && let Some(sums) = &mut self.sums {
-                sums.doubt(place, was.class, was.valid);
+                sums.doubt(slot, was.class, was.valid);
             }
             if valid != was.valid || note & JOURNALED != 0 || distrusts || open {
-                stale.push(slot);
+                stale.push(id);
             }
             if dirty != was.dirty && state == MarkState::MaybeDirty {
-                unrecorded.push(slot);
+                unrecorded.push(id);
                 if was.dirty & valid != 0 {
-                    recorded.insert(slot, was.dirty & valid);
+                    recorded.insert(id, was.dirty & valid);
                 }
             }
         }
         if !tracking.is_exact() {
-            for slot in &unrecorded {
-                marks.restore_unlogged(self.map.slot(*slot).key);
+            for id in &unrecorded {
+                marks.restore_unlogged(self.map.state(*id).key);
             }
         }
         let log = self.log(superblock, replayed, &marks);
@@ -315,9 +315,9 @@ impl Rebuild {
 
     /// Returns whether cached data lies in a hole of the data device that no truncation made.
     fn lies_in_doubt(&self, superblock: &Superblock) -> bool {
-        let lies_there = |slot: BlockId| {
-            let (held, place, size) = self.held(superblock, slot);
-            (self.missing).is_doubtful(&self.geometry, held, place, size)
+        let lies_there = |id: BlockId| {
+            let (held, slot, size) = self.held(superblock, id);
+            (self.missing).is_doubtful(&self.geometry, held, slot, size)
         };
         self.missing.has_doubtful() && self.live().any(lies_there)
     }
@@ -327,27 +327,27 @@ impl Rebuild {
         if self.missing.is_empty() {
             return None;
         }
-        let cuts = self.live().filter_map(|slot| {
-            let (held, place, size) = self.held(superblock, slot);
-            self.missing.cut_start(&self.geometry, held, place, size)
+        let cuts = self.live().filter_map(|id| {
+            let (held, slot, size) = self.held(superblock, id);
+            self.missing.cut_start(&self.geometry, held, slot, size)
         });
         cuts.min()
     }
 
     fn live(&self) -> impl Iterator<Item = BlockId> + '_ {
-        (0..self.map.numbers()).filter(|slot| self.map.has(*slot, LIVE))
+        self.map.ids().filter(|id| self.map.has(*id, LIVE))
     }
 
-    /// Returns a block with its valid granules, its place, and the size of its volume in bytes.
-    fn held(&self, superblock: &Superblock, slot: BlockId) -> ((Block, u64), u32, u64) {
-        let entry = self.map.slot(slot);
+    /// Returns a block with its valid granules, its slot, and the size of its volume in bytes.
+    fn held(&self, superblock: &Superblock, id: BlockId) -> ((Block, u64), Slot, u64) {
+        let entry = self.map.state(id);
         let volumes = &superblock.volumes;
         let volume = (volumes.iter()).find(|known| known.id == entry.key.volume());
         let size = volume.map_or(0, |known| known.size_bytes);
-        ((entry.block(), entry.valid), self.map.place(slot), size)
+        ((entry.block(), entry.valid), self.map.slot(id), size)
     }
 
-    /// The marks, which are noted at the slots beneath them.
+    /// The marks, which are noted at the blocks beneath them.
     fn restore_marks(&mut self, superblock: &Superblock, replayed: &Replayed) -> Marks {
         let marks = Marks::new(superblock.region_shift);
         let table = self.map.table();
@@ -359,16 +359,16 @@ impl Rebuild {
             if self.volumes.get(usize::from(mark.volume)) != Some(&true) {
                 continue;
             }
-            let place = ring_place(mark.lsn, self.log_records);
-            marks.restore(mark.volume, mark.region, mark.state, place);
+            let position = ring_position(mark.lsn, self.log_records);
+            marks.restore(mark.volume, mark.region, mark.state, position);
             let note = match mark.state {
                 MarkState::None => 0,
                 MarkState::MaybeDirty => MAYBE_DIRTY,
                 MarkState::Intent => INTENT,
             };
             for region in mark.region << shift..(mark.region + 1) << shift {
-                for (slot, _) in table.find(mark.volume, region) {
-                    self.notes[slot as usize] |= note;
+                for (id, _) in table.find(mark.volume, region) {
+                    self.notes[id.index()] |= note;
                 }
             }
         }
@@ -383,25 +383,25 @@ impl Rebuild {
         // A cache that dies repeatedly during an opening must not fill its log with records that it
         // has logged before.
         let records = (0..marks.numbers()).filter_map(|id| marks.record_at(id));
-        let slots = (0..self.map.numbers()).map(|slot| self.map.record_at(slot));
-        let counting = records.chain(slots).filter(|place| *place != NO_RECORD);
+        let blocks = self.map.ids().map(|id| self.map.record_at(id));
+        let counting = records.chain(blocks).filter(|at| *at != NO_RECORD);
         log.give_up_before(counting);
         log
     }
 }
 
-/// Returns the place of a record in a ring of `records` places.
-fn ring_place(lsn: u64, records: u64) -> u32 {
-    u32::try_from(lsn % records).expect("a ring place")
+/// Returns the position of a record in a ring of `records` positions.
+fn ring_position(lsn: u64, records: u64) -> u32 {
+    u32::try_from(lsn % records).expect("a ring position")
 }
 
-fn range_of(superblock: &Superblock, geometry: &Geometry, slot: &Slot) -> Option<LostRange> {
+fn range_of(superblock: &Superblock, geometry: &Geometry, state: &BlockState) -> Option<LostRange> {
     let mut volumes = superblock.volumes.iter();
-    let volume = volumes.find(|volume| volume.id == slot.key.volume())?;
+    let volume = volumes.find(|volume| volume.id == state.key.volume())?;
     Some(LostRange {
         volume: volume.name.clone(),
-        offset: slot.key.block() * geometry.unit_bytes(),
-        len: geometry.block_bytes(slot.class),
+        offset: state.key.block() * geometry.unit_bytes(),
+        len: geometry.block_bytes(state.class),
     })
 }
 

@@ -231,15 +231,15 @@ impl Engine {
             self.committer.give_up_log();
             return self.committer.commit().await;
         }
-        let slots = self.map.borrow().numbers();
-        for slot in 0..slots {
-            if self.map.borrow().has(slot, LIVE) {
-                self.committer.queue_record(slot);
+        let ids = self.map.borrow().ids();
+        for id in ids.clone() {
+            if self.map.borrow().has(id, LIVE) {
+                self.committer.queue_record(id);
             }
         }
         self.committer.commit_all().await?;
         let map = self.map.borrow();
-        let counting = (0..slots).map(|slot| map.record_at(slot));
+        let counting = ids.map(|id| map.record_at(id));
         let marks = (0..self.marks.numbers()).filter_map(|id| self.marks.record_at(id));
         // The next batch says so, and is built when these are durable.
         self.committer.give_up_before(counting.chain(marks));

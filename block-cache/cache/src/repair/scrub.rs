@@ -44,17 +44,17 @@ impl Cache {
         }
         let blocks = engine.map.borrow().len() as u64;
         engine.scrubber.begin(blocks);
-        let slots = engine.map.borrow().numbers();
+        let ids = engine.map.borrow().ids();
         let (began, mut read) = (rt::now(), 0);
-        for slot in 0..slots {
+        for id in ids {
             if engine.scrubber.is_stopping() || engine.service.is_stopping() {
                 engine.scrubber.note(|scrub| scrub.stopped = true);
                 break;
             }
-            if !engine.map.borrow().has(slot, LIVE) {
+            if !engine.map.borrow().has(id, LIVE) {
                 continue;
             }
-            read += engine.scrub_block(slot).await;
+            read += engine.scrub_block(id).await;
             engine.scrubber.note(|scrub| scrub.blocks_done += 1);
             let due = Duration::from_secs_f64(read as f64 / bytes_per_second as f64);
             let passed = rt::now().saturating_sub(began);
@@ -84,8 +84,8 @@ impl Cache {
 
 impl Engine {
     /// Reads a block. Returns how many bytes.
-    async fn scrub_block(self: &Rc<Self>, slot: BlockId) -> u64 {
-        let found = self.map.borrow().slot(slot);
+    async fn scrub_block(self: &Rc<Self>, id: BlockId) -> u64 {
+        let found = self.map.borrow().state(id);
         let Some(volume) = self.volumes.get(found.key.volume()) else {
             return 0;
         };
@@ -96,7 +96,7 @@ impl Engine {
         let geometry = self.geometry;
         let (region, granules) = lock_of(self.geometry, volume.id, found.block());
         let lock = self.locks.shared(region, granules).await;
-        let entry = self.map.borrow().slot(slot);
+        let entry = self.map.borrow().state(id);
         let is_there = entry.has(LIVE) && entry.key == found.key && entry.class == found.class;
         // Another block, perhaps of another volume, may be there by now.
         let (valid, limit) = match is_there {
@@ -111,7 +111,7 @@ impl Engine {
                 read += part.len() as u64;
                 let before = self.refetch_count();
                 let found = (self.slots)
-                    .read_verified(&volume, slot, part.clone(), buf)
+                    .read_verified(&volume, id, part.clone(), buf)
                     .await;
                 if self.refetch_count() > before {
                     dropped.push((part, self.refetch_count() - before));

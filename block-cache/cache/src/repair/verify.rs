@@ -9,7 +9,7 @@ use forebay_policy::BlockId;
 use crate::checksum::{CELL, CellState, Checksums};
 use crate::engine::Engine;
 use crate::lost_range::LostRange;
-use crate::map::{LIVE, Slot};
+use crate::map::{BlockState, LIVE};
 
 /// Bytes read at a time.
 const READ_BYTES: u32 = 256 << 10;
@@ -51,10 +51,10 @@ impl Engine {
     /// dirty data is marked bad, durably.
     pub(crate) async fn verify_alone(self: &Rc<Self>) -> Result<DataReport> {
         let mut report = DataReport::default();
-        let slots = self.map.borrow().numbers();
-        for slot in 0..slots {
-            if self.map.borrow().has(slot, LIVE) {
-                self.verify_block(slot, &mut report).await?;
+        let ids = self.map.borrow().ids();
+        for id in ids {
+            if self.map.borrow().has(id, LIVE) {
+                self.verify_block(id, &mut report).await?;
             }
         }
         self.committer.commit_all().await?;
@@ -63,8 +63,8 @@ impl Engine {
         Ok(report)
     }
 
-    async fn verify_block(&self, slot: BlockId, report: &mut DataReport) -> Result<()> {
-        let entry = self.map.borrow().slot(slot);
+    async fn verify_block(&self, id: BlockId, report: &mut DataReport) -> Result<()> {
+        let entry = self.map.borrow().state(id);
         let geometry = self.geometry;
         let (name, size_bytes) = {
             let superblock = self.superblock.current();
@@ -80,7 +80,7 @@ impl Engine {
         for run in geometry.runs(entry.class, entry.valid, 0..limit) {
             for start in run.clone().step_by(READ_BYTES as usize) {
                 let part = start..run.end.min(start + READ_BYTES);
-                self.verify_part(slot, &entry, part, &mut wrong, report)
+                self.verify_part(id, &entry, part, &mut wrong, report)
                     .await?;
             }
         }
@@ -104,22 +104,22 @@ impl Engine {
         report
             .unreadable
             .extend(ranges(wrong.unreadable & !wrong.corrupt));
-        self.keep_sound(slot, &entry, dropped, &wrong);
+        self.keep_sound(id, &entry, dropped, &wrong);
         Ok(())
     }
 
     /// Reads a part of a block. If it cannot be read at once, reads it by cells.
     async fn verify_part(
         &self,
-        slot: BlockId,
-        entry: &Slot,
+        id: BlockId,
+        entry: &BlockState,
         part: std::ops::Range<u32>,
         wrong: &mut BadGranules,
         report: &mut DataReport,
     ) -> Result<()> {
-        let place = self.map.borrow().place(slot);
+        let slot = self.map.borrow().slot(id);
         let buf = Buf::scratch(part.len());
-        let whole = self.slots.read(slot, part.start, buf.clone()).await;
+        let whole = self.slots.read(id, part.start, buf.clone()).await;
         for at in part.clone().step_by(CELL as usize) {
             let len = CELL.min(part.end - at);
             let from = (at - part.start) as usize;
@@ -127,7 +127,7 @@ impl Engine {
             let granule = 1 << (at / self.geometry.granule_bytes(entry.class) as u32);
             let read = match &whole {
                 Ok(()) => Ok(()),
-                Err(_) => self.slots.read(slot, at, piece.clone()).await,
+                Err(_) => self.slots.read(id, at, piece.clone()).await,
             };
             match read {
                 Ok(()) => report.read_bytes += u64::from(len),
@@ -140,7 +140,7 @@ impl Engine {
             let Some(checksums) = self.checksums.as_ref().filter(|_| len == CELL) else {
                 continue;
             };
-            let cell = checksums.cell(place, at);
+            let cell = checksums.cell(slot, at);
             match checksums.check(cell, &piece) {
                 CellState::Sound => {}
                 CellState::Unknown => {
@@ -150,7 +150,7 @@ impl Engine {
                 CellState::Corrupt
                     if self
                         .slots
-                        .is_sound_when_reread(checksums, slot, at, &piece)
+                        .is_sound_when_reread(checksums, id, at, &piece)
                         .await => {}
                 CellState::Corrupt => wrong.corrupt |= granule,
             }
@@ -159,17 +159,17 @@ impl Engine {
     }
 
     /// From the next round of commits on.
-    fn keep_sound(&self, slot: BlockId, entry: &Slot, dropped: u64, wrong: &BadGranules) {
+    fn keep_sound(&self, id: BlockId, entry: &BlockState, dropped: u64, wrong: &BadGranules) {
         if dropped != 0 {
-            (self.map.borrow_mut()).set(slot, entry.valid & !dropped, entry.dirty);
+            (self.map.borrow_mut()).set(id, entry.valid & !dropped, entry.dirty);
         }
         let bad = wrong.corrupt & entry.dirty;
         if let Some(checksums) = &self.checksums {
-            self.condemn_alone(checksums, slot, entry.class, bad);
+            self.condemn_alone(checksums, id, entry.class, bad);
         }
         // Never both: until a new record is durable, the table must match the record before it.
         if dropped | bad != 0 {
-            self.committer.queue_record(slot);
+            self.committer.queue_record(id);
         } else if let Some(checksums) = &self.checksums
             && !wrong.learned.is_empty()
         {
@@ -177,15 +177,15 @@ impl Engine {
                 .learned
                 .iter()
                 .for_each(|(cell, sum)| checksums.set(*cell, *sum));
-            self.committer.queue_record(slot);
+            self.committer.queue_record(id);
         }
     }
 
-    fn condemn_alone(&self, checksums: &Checksums, slot: BlockId, class: u8, bad: u64) {
-        let place = self.map.borrow().place(slot);
-        let new = bad & !checksums.bad_granules(place, class, bad);
+    fn condemn_alone(&self, checksums: &Checksums, id: BlockId, class: u8, bad: u64) {
+        let slot = self.map.borrow().slot(id);
+        let new = bad & !checksums.bad_granules(slot, class, bad);
         checksums
-            .cells_of(place, class, new)
+            .cells_of(slot, class, new)
             .for_each(|cell| checksums.set_bad(cell));
         checksums
             .counters

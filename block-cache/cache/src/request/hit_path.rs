@@ -29,7 +29,7 @@ use crate::write;
 struct Issued {
     region: BlockKey,
     granules: u64,
-    slot: BlockId,
+    id: BlockId,
     io: IoFuture,
     /// With checksums: the first cell, and the block.
     cells: Option<(usize, BlockKey)>,
@@ -48,7 +48,7 @@ impl CachedVolume {
         let Issued {
             region,
             granules,
-            slot,
+            id,
             io,
             cells,
         } = issued;
@@ -58,9 +58,9 @@ impl CachedVolume {
         let answer = Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()));
         if let Poll::Ready(answer) = answer {
             if write {
-                engine.committer.slot_written(slot);
+                engine.committer.block_written(id);
             }
-            let agrees = engine.slots.end_hit(cells, slot, &request, answer.is_ok());
+            let agrees = engine.slots.end_hit(cells, id, &request, answer.is_ok());
             if answer.is_err() || !agrees {
                 return Err((request, done));
             }
@@ -84,9 +84,9 @@ impl CachedVolume {
             let mut result = io.await;
             volume.end_io(IoDevice::Cache, begun);
             if write {
-                engine.committer.slot_written(slot);
+                engine.committer.block_written(id);
             }
-            let agrees = engine.slots.end_hit(cells, slot, &request, result.is_ok());
+            let agrees = engine.slots.end_hit(cells, id, &request, result.is_ok());
             drop(open);
             let failed = result.is_err() || !agrees;
             // Both are boxed, since they are seldom: each hit's future would have room for them.
@@ -119,10 +119,10 @@ impl CachedVolume {
         let units = engine.geometry.units(&part);
         let granules = engine.geometry.region_granules(&part);
         let region = volume.region_key(part.region);
-        let (slot, offset, cells) = {
+        let (id, offset, cells) = {
             let mut map = engine.map.borrow_mut();
             let found = map.overlapping(volume.id, part.region, units).next();
-            let (slot, span) = found.filter(|(_, span)| units & !span.mask() == 0)?;
+            let (id, span) = found.filter(|(_, span)| units & !span.mask() == 0)?;
             if !engine.locks.admits(region, granules, write)
                 || engine.committer.has_doubts()
                 || write && !engine.committer.is_alive()
@@ -130,7 +130,7 @@ impl CachedVolume {
                 return None;
             }
             let piece = engine.geometry.piece(&part, span);
-            let (valid, dirty) = map.maps(slot, span.class);
+            let (valid, dirty) = map.maps(id, span.class);
             // Clean hits that are measured may be read elsewhere.
             let usable = if write || mode == Mode::PassThrough || engine.admission.measures_hits() {
                 dirty
@@ -141,25 +141,25 @@ impl CachedVolume {
             if asked & !usable != 0 {
                 return None;
             }
-            let offset = engine.geometry.data_offset(map.place(slot), piece.start);
+            let offset = engine.geometry.data_offset(map.slot(id), piece.start);
             if (offset | request.len) & u64::from(engine.devices.data_block() - 1) != 0 {
                 return None;
             }
             let cells = match &engine.checksums {
                 None => None,
                 Some(checksums) => {
-                    let place = map.place(slot);
+                    let slot = map.slot(id);
                     let first = engine
                         .slots
-                        .hit_cells(checksums, &piece, place, write, volume.id)?;
+                        .hit_cells(checksums, &piece, slot, write, volume.id)?;
                     Some((first, piece.block.key(volume.id)))
                 }
             };
             if write {
-                map.add_flags(slot, REWRITTEN);
+                map.add_flags(id, REWRITTEN);
             }
-            map.used(slot, span.class, asked);
-            (slot, offset, cells)
+            map.used(id, span.class, asked);
+            (id, offset, cells)
         };
         engine
             .read_ahead
@@ -175,7 +175,7 @@ impl CachedVolume {
         Some(Issued {
             region,
             granules,
-            slot,
+            id,
             io,
             cells,
         })

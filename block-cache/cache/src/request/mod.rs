@@ -1,4 +1,5 @@
-//! A volume as a device. A request is split at regions, and each part at the existing blocks.
+//! A volume as a device. A request is split at regions; `split` splits each part at the existing
+//! blocks.
 
 mod hit_path;
 

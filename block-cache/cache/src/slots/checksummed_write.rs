@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use forebay_block::{BlockDeviceExt, Buf, Op, Request, Result};
 use forebay_metadata::order::Site;
-use forebay_policy::{BlockId, BlockKey};
+use forebay_policy::{BlockId, BlockKey, Slot};
 
 use super::{SlotIo, SlotWriteError};
 use crate::checksum::{CELL, CellState, Checksums, UNKNOWN};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Piece;
-use crate::map::{LIVE, Slot};
+use crate::map::{BlockState, LIVE};
 use crate::volume::AttachedVolume;
 
 /// A cell that is written in part, with what it will hold.
@@ -24,20 +24,20 @@ struct Merged {
 }
 
 impl SlotIo {
-    /// Writes to a slot and updates the checksums. The caller holds an exclusive lock on the
-    /// touched granules. If some of them are valid, the region has a mark.
+    /// Writes to the slot of a block and updates the checksums. The caller holds an exclusive lock
+    /// on the touched granules. If some of them are valid, the region has a mark.
     pub(crate) async fn write_with_checksums(
         &self,
         site: Site,
         checksums: &Checksums,
         volume: &AttachedVolume,
-        slot: BlockId,
+        id: BlockId,
         start: u32,
         buf: Buf,
     ) -> Result<(), SlotWriteError> {
-        let (entry, place) = {
+        let (entry, slot) = {
             let map = self.map.borrow();
-            (map.slot(slot), map.place(slot))
+            (map.state(id), map.slot(id))
         };
         let end = start + u32::try_from(buf.len()).expect("at most a block");
         let limit = volume.limit(self.geometry, entry.block());
@@ -47,7 +47,7 @@ impl SlotIo {
             end,
         };
         let touched = self.geometry.touched(&piece) & entry.valid;
-        let bad = checksums.bad_granules(place, entry.class, touched & entry.dirty);
+        let bad = checksums.bad_granules(slot, entry.class, touched & entry.dirty);
         let partial = bad & !self.geometry.covered(&piece, limit);
         if partial != 0 {
             let bytes = self.geometry.granule_bytes(entry.class) as u32;
@@ -58,12 +58,12 @@ impl SlotIo {
         let mut merged: [Option<Merged>; 2] = [None, None];
         let (head, tail) = (start - start % CELL, end - end % CELL);
         if head != start {
-            let merge = self.merge(checksums, volume, slot, &entry, head, &piece, &buf);
+            let merge = self.merge(checksums, volume, id, &entry, head, &piece, &buf);
             merged[0] = merge.await.map_err(SlotWriteError::not_begun)?;
         }
         if tail != end && (tail != head || head == start) {
             match self
-                .merge(checksums, volume, slot, &entry, tail, &piece, &buf)
+                .merge(checksums, volume, id, &entry, tail, &piece, &buf)
                 .await
             {
                 Ok(found) => merged[1] = found,
@@ -74,7 +74,7 @@ impl SlotIo {
                         && !planted(Fault::KeepCorrupt)
                     {
                         let granule = head / self.geometry.granule_bytes(entry.class) as u32;
-                        self.drop_corrupt(slot, 1 << granule).await;
+                        self.drop_corrupt(id, 1 << granule).await;
                     }
                     return Err(SlotWriteError::not_begun(error));
                 }
@@ -83,24 +83,24 @@ impl SlotIo {
         let alive = self.committer.check_alive();
         alive.map_err(SlotWriteError::not_begun)?;
         if planted(Fault::ChecksumBeforeData) && touched != 0 {
-            self.set_checksums(checksums, place, start..end, limit, &buf, &merged);
-            self.committer.queue_record(slot);
+            self.set_checksums(checksums, slot, start..end, limit, &buf, &merged);
+            self.committer.queue_record(id);
             self.committer.commit().await?;
         }
         let (at, data) = widened(start, &buf, &merged);
-        let result = self.write_data(site, slot, at, data).await;
-        self.committer.slot_written(slot);
+        let result = self.write_data(site, id, at, data).await;
+        self.committer.block_written(id);
         match result.is_ok() {
-            true => self.set_checksums(checksums, place, start..end, limit, &buf, &merged),
+            true => self.set_checksums(checksums, slot, start..end, limit, &buf, &merged),
             // It may be any mixture of old and new.
-            false => self.reset_checksums(checksums, place, start..end),
+            false => self.reset_checksums(checksums, slot, start..end),
         }
         if touched != 0 && !planted(Fault::ChecksumBeforeData) {
-            self.committer.note_unrecorded(slot);
+            self.committer.note_unrecorded(id);
         }
         if bad != 0 && result.is_ok() {
             // Durably, before the answer: a bad granule stays bad for the next process.
-            self.committer.queue_record(slot);
+            self.committer.queue_record(id);
             self.committer.commit().await?;
         }
         Ok(result?)
@@ -113,8 +113,8 @@ impl SlotIo {
         &self,
         checksums: &Checksums,
         volume: &AttachedVolume,
-        slot: BlockId,
-        entry: &Slot,
+        id: BlockId,
+        entry: &BlockState,
         at: u32,
         piece: &Piece,
         data: &Buf,
@@ -124,22 +124,22 @@ impl SlotIo {
         if at + CELL > limit || entry.valid >> granule & 1 == 0 {
             return Ok(None);
         }
-        let cell = checksums.cell(self.map.borrow().place(slot), at);
+        let cell = checksums.cell(self.map.borrow().slot(id), at);
         let buf = Buf::scratch(CELL as usize);
-        self.read(slot, at, buf.clone()).await?;
+        self.read(id, at, buf.clone()).await?;
         let mut refetched = false;
         if checksums.check(cell, &buf) == CellState::Corrupt
-            && !self.is_sound_when_reread(checksums, slot, at, &buf).await
+            && !self.is_sound_when_reread(checksums, id, at, &buf).await
         {
             if entry.dirty >> granule & 1 != 0 {
-                let error = self.condemn(volume, slot, granule);
+                let error = self.condemn(volume, id, granule);
                 let _ = self.committer.commit().await;
                 return Err(error);
             }
             let offset = self.geometry.backing_offset(entry.block(), at);
             if let Err(error) = volume.backing.device().read(offset, buf.clone()).await {
                 // It must not turn dirty as it is.
-                self.drop_corrupt(slot, 1 << granule).await;
+                self.drop_corrupt(id, 1 << granule).await;
                 return Err(error);
             }
             checksums.counters.refetched.add(1);
@@ -156,7 +156,7 @@ impl SlotIo {
     fn set_checksums(
         &self,
         checksums: &Checksums,
-        place: u32,
+        slot: Slot,
         written: Range<u32>,
         limit: u32,
         buf: &Buf,
@@ -164,7 +164,7 @@ impl SlotIo {
     ) {
         let first = written.start - written.start % CELL;
         for at in (first..written.end).step_by(CELL as usize) {
-            let cell = checksums.cell(place, at);
+            let cell = checksums.cell(slot, at);
             let is_whole = at >= written.start && at + CELL <= written.end;
             let mut parts = merged.iter().flatten();
             let sum = if is_whole && at + CELL <= limit {
@@ -179,23 +179,23 @@ impl SlotIo {
     }
 
     /// Notes that the content of cells is unknown. Bad cells stay bad.
-    fn reset_checksums(&self, checksums: &Checksums, place: u32, written: Range<u32>) {
+    fn reset_checksums(&self, checksums: &Checksums, slot: Slot, written: Range<u32>) {
         let first = written.start - written.start % CELL;
         for at in (first..written.end).step_by(CELL as usize) {
-            let cell = checksums.cell(place, at);
+            let cell = checksums.cell(slot, at);
             if !checksums.is_bad(cell) {
                 checksums.set(cell, UNKNOWN);
             }
         }
     }
 
-    /// Notes that bytes of a slot were written that the volume did not have before. The content of
+    /// Notes that bytes of a block were written that the volume did not have before. The content of
     /// their cells is unknown.
-    pub(crate) fn reset_checksums_at(&self, slot: BlockId, bytes: Range<u32>) {
+    pub(crate) fn reset_checksums_at(&self, id: BlockId, bytes: Range<u32>) {
         if let Some(checksums) = &self.checksums {
-            let place = self.map.borrow().place(slot);
-            self.reset_checksums(checksums, place, bytes);
-            self.committer.queue_record(slot);
+            let slot = self.map.borrow().slot(id);
+            self.reset_checksums(checksums, slot, bytes);
+            self.committer.queue_record(id);
         }
     }
 
@@ -206,14 +206,14 @@ impl SlotIo {
         &self,
         checksums: &Checksums,
         piece: &Piece,
-        place: u32,
+        slot: Slot,
         write: bool,
         volume: u16,
     ) -> Option<usize> {
         if (piece.start | piece.end) & (CELL - 1) != 0 {
             return None;
         }
-        let first = checksums.cell(place, piece.start);
+        let first = checksums.cell(slot, piece.start);
         let open = || {
             self.regions
                 .is_open_for_overwriting(piece.block.key(volume))
@@ -232,7 +232,7 @@ impl SlotIo {
     pub(crate) fn end_hit(
         &self,
         cells: Option<(usize, BlockKey)>,
-        slot: BlockId,
+        id: BlockId,
         request: &Request,
         ok: bool,
     ) -> bool {
@@ -243,18 +243,11 @@ impl SlotIo {
         if request.op == Op::Read {
             return !ok || checksums.agree(first, buf);
         }
-        self.end_hit_write(checksums, slot, first, buf, ok);
+        self.end_hit_write(checksums, id, first, buf, ok);
         true
     }
 
-    fn end_hit_write(
-        &self,
-        checksums: &Checksums,
-        slot: BlockId,
-        first: usize,
-        buf: &Buf,
-        ok: bool,
-    ) {
+    fn end_hit_write(&self, checksums: &Checksums, id: BlockId, first: usize, buf: &Buf, ok: bool) {
         for nth in 0..buf.len() / CELL as usize {
             let at = nth * CELL as usize;
             let sum = match ok {
@@ -263,8 +256,8 @@ impl SlotIo {
             };
             checksums.set(first + nth, sum);
         }
-        if self.map.borrow().has(slot, LIVE) {
-            self.committer.note_unrecorded(slot);
+        if self.map.borrow().has(id, LIVE) {
+            self.committer.note_unrecorded(id);
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::geometry::{Block, Geometry};
 use crate::intent::dirty_tracking::DirtyTracker;
 use crate::intent::regions::Regions;
 use crate::map::marks::Marks;
-use crate::map::{LIVE, Map, Slot, TRACED, UNRECORDED};
+use crate::map::{BlockState, LIVE, Map, TRACED, UNRECORDED};
 use crate::signals::Signals;
 use crate::volume::{AttachedVolume, Volumes};
 pub(crate) use verified_read::Verdict;
@@ -92,11 +92,9 @@ impl SlotIo {
         }
     }
 
-    /// Reads from a slot.
-    pub(crate) async fn read(&self, slot: BlockId, start: u32, buf: Buf) -> Result<()> {
-        let offset = self
-            .geometry
-            .data_offset(self.map.borrow().place(slot), start);
+    /// Reads from the slot of a block.
+    pub(crate) async fn read(&self, id: BlockId, start: u32, buf: Buf) -> Result<()> {
+        let offset = self.geometry.data_offset(self.map.borrow().slot(id), start);
         let block = u64::from(self.devices.data_block());
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
             return self.devices.data().read(offset, buf).await;
@@ -110,12 +108,12 @@ impl SlotIo {
         Ok(())
     }
 
-    /// Writes to a slot.
+    /// Writes to the slot of a block.
     #[track_caller]
     pub(crate) fn write<'a>(
         &'a self,
         volume: &'a AttachedVolume,
-        slot: BlockId,
+        id: BlockId,
         start: u32,
         buf: Buf,
     ) -> impl Future<Output = Result<(), SlotWriteError>> + 'a {
@@ -123,11 +121,11 @@ impl SlotIo {
         async move {
             if let Some(checksums) = &self.checksums {
                 return self
-                    .write_with_checksums(site, checksums, volume, slot, start, buf)
+                    .write_with_checksums(site, checksums, volume, id, start, buf)
                     .await;
             }
-            let result = self.write_data(site, slot, start, buf).await;
-            self.committer.slot_written(slot);
+            let result = self.write_data(site, id, start, buf).await;
+            self.committer.block_written(id);
             Ok(result?)
         }
     }
@@ -135,13 +133,11 @@ impl SlotIo {
     pub(crate) async fn write_data(
         &self,
         site: Site,
-        slot: BlockId,
+        id: BlockId,
         start: u32,
         buf: Buf,
     ) -> Result<()> {
-        let offset = self
-            .geometry
-            .data_offset(self.map.borrow().place(slot), start);
+        let offset = self.geometry.data_offset(self.map.borrow().slot(id), start);
         let block = u64::from(self.devices.data_block());
         // A failed cache's state in memory may differ from media: its records may call data clean
         // that would be overwritten here.
@@ -165,48 +161,48 @@ impl SlotIo {
         (from, wide)
     }
 
-    /// Takes a slot out of the map; its slot is free at once.
-    pub(crate) fn forget(&self, slot: BlockId) {
-        let entry = self.map.borrow().slot(slot);
+    /// Takes a block out of the map; its slot is free at once.
+    pub(crate) fn forget(&self, id: BlockId) {
+        let entry = self.map.borrow().state(id);
         debug_assert!(entry.has(LIVE));
         if entry.has(UNRECORDED) {
             self.marks.recorded(entry.key);
         }
-        self.tracker.note_removed(slot);
-        self.forget_checksums(slot);
-        self.map.borrow_mut().remove(slot);
+        self.tracker.note_removed(id);
+        self.forget_checksums(id);
+        self.map.borrow_mut().remove(id);
         // Wakes requests that wait for room. The reclaimer may see no need to run for them.
         self.signals.made_room();
     }
 
     /// A block leaves its slot.
-    pub(crate) fn forget_checksums(&self, slot: BlockId) {
+    pub(crate) fn forget_checksums(&self, id: BlockId) {
         if let Some(checksums) = &self.checksums {
             let map = self.map.borrow();
-            checksums.forget(map.place(slot), map.slot(slot).class);
+            checksums.forget(map.slot(id), map.state(id).class);
         }
     }
 
-    /// Returns the dirty granules of a slot that are known to be bad. Only a write of the whole
+    /// Returns the dirty granules of a block that are known to be bad. Only a write of the whole
     /// granule makes it good.
-    pub(crate) fn bad_granules(&self, slot: BlockId) -> u64 {
+    pub(crate) fn bad_granules(&self, id: BlockId) -> u64 {
         let Some(checksums) = &self.checksums else {
             return 0;
         };
         let map = self.map.borrow();
-        let entry = map.slot(slot);
-        checksums.bad_granules(map.place(slot), entry.class, entry.dirty)
+        let entry = map.state(id);
+        checksums.bad_granules(map.slot(id), entry.class, entry.dirty)
     }
 
     /// Notes that a dirty granule is bad, and names it. From the next round of commits on it is so
     /// for all processes to come.
-    pub(crate) fn condemn(&self, volume: &AttachedVolume, slot: BlockId, granule: u32) -> Error {
+    pub(crate) fn condemn(&self, volume: &AttachedVolume, id: BlockId, granule: u32) -> Error {
         let Some(checksums) = &self.checksums else {
             return ErrorKind::Corrupt.into();
         };
-        let (entry, place) = {
+        let (entry, slot) = {
             let map = self.map.borrow();
-            (map.slot(slot), map.place(slot))
+            (map.state(id), map.slot(id))
         };
         let bytes = self.geometry.granule_bytes(entry.class) as u32;
         let error = self.corrupt(
@@ -214,13 +210,13 @@ impl SlotIo {
             entry.block(),
             granule * bytes..(granule + 1) * bytes,
         );
-        if checksums.bad_granules(place, entry.class, 1 << granule) == 0 {
-            let cells = checksums.cells_of(place, entry.class, 1 << granule);
+        if checksums.bad_granules(slot, entry.class, 1 << granule) == 0 {
+            let cells = checksums.cells_of(slot, entry.class, 1 << granule);
             cells.for_each(|cell| checksums.set_bad(cell));
             checksums.counters.condemned.add(1);
             tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the \
                                                                    cache device and IS LOST");
-            self.committer.queue_record(slot);
+            self.committer.queue_record(id);
             self.committer.request_commit();
         }
         error
@@ -249,10 +245,10 @@ impl SlotIo {
             .as_ref()
             .filter(|checksums| checksums.has_bad())?;
         let attached = self.volumes.get(volume)?;
-        let slots: Vec<BlockId> = self.map.borrow().of_volume(volume).collect();
-        slots.into_iter().find_map(|slot| {
-            let found = self.map.borrow().slot(slot);
-            let bad = self.bad_granules(slot);
+        let blocks: Vec<BlockId> = self.map.borrow().of_volume(volume).collect();
+        blocks.into_iter().find_map(|id| {
+            let found = self.map.borrow().state(id);
+            let bad = self.bad_granules(id);
             let bytes = self.geometry.granule_bytes(found.class) as u32;
             let first = bad.trailing_zeros();
             (bad != 0)
@@ -260,30 +256,30 @@ impl SlotIo {
         })
     }
 
-    /// Drops clean granules from a slot.
-    pub(crate) fn drop_clean(&self, slot: BlockId, granules: u64) {
+    /// Drops clean granules of a block.
+    pub(crate) fn drop_clean(&self, id: BlockId, granules: u64) {
         let changed = {
             let mut map = self.map.borrow_mut();
-            let Slot { valid, dirty, .. } = map.slot(slot);
+            let BlockState { valid, dirty, .. } = map.state(id);
             let dropped = granules & valid & !dirty;
-            map.set(slot, valid & !dropped, dirty);
+            map.set(id, valid & !dropped, dirty);
             dropped != 0
         };
         if changed {
-            self.committer.queue_record(slot);
+            self.committer.queue_record(id);
         }
     }
 
-    /// Forgets a slot that was allocated and got no data. Returns whether it did. The block has
+    /// Forgets a block that was allocated and got no data. Returns whether it did. The block has
     /// been locked exclusively since its allocation.
-    pub(crate) fn forget_if_empty(&self, slot: BlockId) -> bool {
+    pub(crate) fn forget_if_empty(&self, id: BlockId) -> bool {
         let empty = {
             let map = self.map.borrow();
-            let entry = map.slot(slot);
+            let entry = map.state(id);
             entry.valid == 0 && !entry.has(TRACED)
         };
         if empty {
-            self.forget(slot);
+            self.forget(id);
         }
         empty
     }

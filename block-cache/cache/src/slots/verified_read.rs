@@ -30,17 +30,17 @@ impl SlotIo {
     pub(crate) async fn read_verified(
         &self,
         volume: &AttachedVolume,
-        slot: BlockId,
+        id: BlockId,
         run: Range<u32>,
         buf: Buf,
     ) -> Result<Verdict> {
         let Some(checksums) = &self.checksums else {
-            let read = self.read(slot, run.start, buf).await;
+            let read = self.read(id, run.start, buf).await;
             return read.map(|()| Verdict::Sound);
         };
-        let (entry, place) = {
+        let (entry, slot) = {
             let map = self.map.borrow();
-            (map.slot(slot), map.place(slot))
+            (map.state(id), map.slot(id))
         };
         let geometry = self.geometry;
         let limit = volume.limit(geometry, entry.block());
@@ -49,7 +49,7 @@ impl SlotIo {
             true => buf.clone(),
             false => Buf::scratch(wide.len()),
         };
-        self.read(slot, wide.start, whole.clone()).await?;
+        self.read(id, wide.start, whole.clone()).await?;
         let (mut dropped, mut unknown) = (0, 0);
         let (mut bad, mut unfetched) = (None, None);
         // The cell that the volume ends in has no checksum.
@@ -57,7 +57,7 @@ impl SlotIo {
         for at in verified.step_by(CELL as usize) {
             let part = (at - wide.start) as usize..(at - wide.start + CELL) as usize;
             let part = whole.slice(part);
-            let cell = checksums.cell(place, at);
+            let cell = checksums.cell(slot, at);
             match checksums.check(cell, &part) {
                 CellState::Sound => continue,
                 CellState::Unknown => {
@@ -67,12 +67,12 @@ impl SlotIo {
                 }
                 CellState::Corrupt => {}
             }
-            if self.is_sound_when_reread(checksums, slot, at, &part).await {
+            if self.is_sound_when_reread(checksums, id, at, &part).await {
                 continue;
             }
             let granule = at / geometry.granule_bytes(entry.class) as u32;
-            if self.map.borrow().slot(slot).dirty >> granule & 1 != 0 {
-                let error = self.condemn(volume, slot, granule);
+            if self.map.borrow().state(id).dirty >> granule & 1 != 0 {
+                let error = self.condemn(volume, id, granule);
                 bad.get_or_insert(error);
                 continue;
             }
@@ -92,13 +92,13 @@ impl SlotIo {
         if unknown != 0 {
             checksums.counters.unverified.add(unknown);
             // The record's digest is one without these.
-            self.committer.queue_later(slot);
+            self.committer.queue_later(id);
         }
         let failed = bad.is_some() || unfetched.is_some();
         // Also when the read fails: after a crash, corrupt data of a block that counts as dirty
         // would count as lost, or be written back.
         if dropped != 0 && !(failed && planted(Fault::KeepCorrupt)) {
-            self.drop_corrupt(slot, dropped).await;
+            self.drop_corrupt(id, dropped).await;
         }
         if let Some(error) = bad {
             // Once a client gets this error, it must get it for ever. A cache that cannot record
@@ -116,29 +116,29 @@ impl SlotIo {
         Ok(Verdict::Sound)
     }
 
-    /// Returns whether what was read of a slot from byte `start` on is what its checksums say,
+    /// Returns whether what was read of a block from byte `start` on is what its checksums say,
     /// where there are any. Cells without a known checksum, and one that the volume ends in, count
     /// as not sound.
-    pub(crate) fn is_known_sound(&self, slot: BlockId, start: u32, buf: &Buf) -> bool {
+    pub(crate) fn is_known_sound(&self, id: BlockId, start: u32, buf: &Buf) -> bool {
         let Some(checksums) = &self.checksums else {
             return true;
         };
-        let place = self.map.borrow().place(slot);
+        let slot = self.map.borrow().slot(id);
         buf.len().is_multiple_of(CELL as usize)
             && start.is_multiple_of(CELL)
-            && checksums.agree(checksums.cell(place, start), buf)
+            && checksums.agree(checksums.cell(slot, start), buf)
     }
 
     /// Drops corrupt clean copies, durably: the next write there takes the granule for one without
     /// a record.
-    pub(crate) async fn drop_corrupt(&self, slot: BlockId, granules: u64) {
+    pub(crate) async fn drop_corrupt(&self, id: BlockId, granules: u64) {
         {
             let mut map = self.map.borrow_mut();
-            let entry = map.slot(slot);
+            let entry = map.state(id);
             let dropped = granules & entry.valid & !entry.dirty;
-            map.set(slot, entry.valid & !dropped, entry.dirty);
+            map.set(id, entry.valid & !dropped, entry.dirty);
         }
-        self.committer.queue_record(slot);
+        self.committer.queue_record(id);
         // A cache that cannot say it has failed, and takes no writes.
         let _ = self.committer.commit().await;
     }
@@ -147,17 +147,17 @@ impl SlotIo {
     pub(crate) async fn is_sound_when_reread(
         &self,
         checksums: &Checksums,
-        slot: BlockId,
+        id: BlockId,
         at: u32,
         part: &Buf,
     ) -> bool {
-        let place = self.map.borrow().place(slot);
-        let cell = checksums.cell(place, at);
+        let slot = self.map.borrow().slot(id);
+        let cell = checksums.cell(slot, at);
         if checksums.is_bad(cell) {
             return false;
         }
         let reread = Buf::scratch(CELL as usize);
-        let read = self.read(slot, at, reread.clone()).await;
+        let read = self.read(id, at, reread.clone()).await;
         let sound = read.is_ok() && checksums.check(cell, &reread) == CellState::Sound;
         if sound {
             part.copy_from_buf(&reread);
@@ -165,12 +165,12 @@ impl SlotIo {
         sound
     }
 
-    /// Verifies data that the cleaner read of a slot, from byte `start` of the block on, before it
+    /// Verifies data that the cleaner read of a block, from byte `start` of the block on, before it
     /// is written back. Data that was rewritten meanwhile is not verified: it stays dirty.
     pub(crate) async fn verify_for_write_back(
         &self,
         volume: &AttachedVolume,
-        slot: BlockId,
+        id: BlockId,
         start: u32,
         buf: &Buf,
     ) -> Result<()> {
@@ -181,24 +181,24 @@ impl SlotIo {
         else {
             return Ok(());
         };
-        let (entry, place) = {
+        let (entry, slot) = {
             let map = self.map.borrow();
-            (map.slot(slot), map.place(slot))
+            (map.state(id), map.slot(id))
         };
         for nth in 0..buf.len() / CELL as usize {
             let at = start + nth as u32 * CELL;
             let part = buf.slice(nth * CELL as usize..(nth + 1) * CELL as usize);
             let corrupt = || {
-                !self.map.borrow().has(slot, REWRITTEN)
-                    && checksums.check(checksums.cell(place, at), &part) == CellState::Corrupt
+                !self.map.borrow().has(id, REWRITTEN)
+                    && checksums.check(checksums.cell(slot, at), &part) == CellState::Corrupt
             };
             if !corrupt() {
                 continue;
             }
-            let sound = self.is_sound_when_reread(checksums, slot, at, &part).await;
+            let sound = self.is_sound_when_reread(checksums, id, at, &part).await;
             if !sound && corrupt() {
                 let granule = at / self.geometry.granule_bytes(entry.class) as u32;
-                return Err(self.condemn(volume, slot, granule));
+                return Err(self.condemn(volume, id, granule));
             }
         }
         Ok(())

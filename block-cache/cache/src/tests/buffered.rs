@@ -80,7 +80,7 @@ enum Last {
     WrittenBack,
 }
 
-/// Kills a daemon, and returns whether the next attach reports a loss, and the block that it reads
+/// Kills a daemon. Returns whether the next attach reports a loss, and the block that it reads
 /// before and after the cache gives up its copy.
 fn killed(mode: Mode, last: Last) -> (bool, [u8; 2]) {
     run(&World::new(1), async move |_| {

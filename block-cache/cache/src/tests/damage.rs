@@ -223,15 +223,15 @@ fn a_lost_kill_brings_nothing_back() {
         rt::sleep(Duration::from_secs(5)).await;
         assert_eq!(cache.stats().dirty_blocks, 0);
         let key = |block| forebay_policy::BlockKey::new(1, block);
-        let place = {
+        let slot = {
             let map = cache.engine.map.borrow();
-            map.place(map.find(key(0)).expect("cached"))
+            map.slot(map.find(key(0)).expect("cached"))
         };
         let mut block = 1;
         loop {
             let (there, used) = {
                 let map = cache.engine.map.borrow();
-                (map.find(key(0)).is_some(), map.at_place(place).is_some())
+                (map.find(key(0)).is_some(), map.block_at(slot).is_some())
             };
             if !there && used {
                 break;
@@ -256,7 +256,7 @@ fn a_lost_kill_brings_nothing_back() {
                 log[at + 4] == 3
                     && (0..usize::from(log[at + 5])).any(|nth| {
                         let from = at + 24 + 4 * nth;
-                        log[from..from + 4] == place.to_le_bytes()
+                        log[from..from + 4] == slot.get().to_le_bytes()
                     })
             })
             .collect();
@@ -267,7 +267,7 @@ fn a_lost_kill_brings_nothing_back() {
         assert_eq!(
             found,
             1,
-            "read {block} blocks; {} kills name the place; {report:?}",
+            "read {block} blocks; {} kills name the slot; {report:?}",
             kills.len()
         );
     });
@@ -292,7 +292,7 @@ fn slots_deferred_to_a_flush_that_never_comes_are_bounded() {
                 rt::sleep(Duration::from_secs(2)).await;
             }
         }
-        let waiting = cache.engine.committer.deferred_slots() as u64;
+        let waiting = cache.engine.committer.deferred_blocks() as u64;
         assert!(waiting > 0, "nothing waits");
         assert!(waiting <= 2 * slots, "{waiting} of {slots} slots");
     });

@@ -291,16 +291,16 @@ fn a_mark_stays_until_the_cache_device_was_flushed() {
             // The cleaner comes, and the tree has time and leave to say what is clean.
             rt::sleep(Duration::from_secs(20)).await;
             assert_eq!(cache.stats().dirty_blocks, 0);
-            let slot = {
+            let id = {
                 let map = cache.engine.map.borrow();
                 let of_volume = map.of_volume(1).collect::<Vec<_>>();
                 let hot = of_volume
                     .into_iter()
-                    .find(|slot| map.slot(*slot).key.block() == HOT.start);
+                    .find(|id| map.state(*id).key.block() == HOT.start);
                 hot.expect("it is cached")
             };
             let map = cache.engine.map.borrow();
-            map.has(slot, crate::map::MARKED)
+            map.has(id, crate::map::MARKED)
         });
         assert_eq!(marked, !commits, "a commit flushes the cache device");
         world.crash_power(Keep::None);
@@ -342,8 +342,8 @@ fn a_mark_goes_when_its_write_did_not_begin() {
                 write(&volume, 1, 2).await;
             }
             rt::sleep(Duration::from_secs(20)).await;
-            let slot = (cache.engine.map.borrow().of_volume(1).next()).expect("it is cached");
-            let is_marked = || cache.engine.map.borrow().has(slot, crate::map::MARKED);
+            let id = (cache.engine.map.borrow().of_volume(1).next()).expect("it is cached");
+            let is_marked = || cache.engine.map.borrow().has(id, crate::map::MARKED);
             assert_eq!(is_marked(), is_dirty);
             // A part of a cell is merged with what cannot be read.
             disks[0].set_faults(forebay_io::sim::FaultPlan {

@@ -12,6 +12,10 @@ use forebay_io::sync::WaitList;
 use forebay_policy::BlockId;
 use forebay_policy::cleaning::{Cleaner as Policy, Cleaning, Ended, IoDevice, PolicyInput, Turn};
 
+/// Time after which a turn counts as blocked. A disk writes a batch of the largest blocks in a
+/// tenth of it.
+const STALLED: Duration = Duration::from_secs(10);
+
 /// A volume's cleaner.
 #[derive(Debug)]
 pub(crate) struct VolumeCleaner {
@@ -31,6 +35,10 @@ pub(crate) struct VolumeCleaner {
     suspended: Cell<u32>,
     /// Turns begun and ended: odd while a turn runs.
     turns: Cell<u64>,
+    /// Time at which the last turn began.
+    turn_began: Cell<Duration>,
+    /// Whether a write-back of the last turn failed.
+    has_failed: Cell<bool>,
     /// Requests that were counted at the last look.
     requests: Cell<u64>,
     /// Time at which the number of requests changed last.
@@ -51,6 +59,8 @@ impl VolumeCleaner {
             asked: WaitList::new(),
             suspended: Cell::new(0),
             turns: Cell::new(0),
+            turn_began: Cell::new(Duration::ZERO),
+            has_failed: Cell::new(false),
             requests: Cell::new(0),
             requested: Cell::new(rt::now()),
             part_end: Cell::new(0),
@@ -80,9 +90,23 @@ impl VolumeCleaner {
         turns % 2 == 1 || turns != self.turns.get()
     }
 
-    /// Notes the begin or the end of a turn.
-    pub(crate) fn count_turn(&self) {
+    /// Notes the begin of a turn.
+    pub(crate) fn begin_turn(&self) {
         self.turns.set(self.turns.get() + 1);
+        self.turn_began.set(rt::now());
+    }
+
+    /// Notes the end of a turn, and whether a write-back failed in it.
+    pub(crate) fn end_turn(&self, has_failed: bool) {
+        self.turns.set(self.turns.get() + 1);
+        self.has_failed.set(has_failed);
+    }
+
+    /// Returns whether the backing device seems to take no data: a write-back of the last turn
+    /// failed, or the present turn lasts very long. An error of the cache device counts, too.
+    pub(crate) fn is_blocked(&self) -> bool {
+        let is_running = self.turns.get() % 2 == 1;
+        self.has_failed.get() || (is_running && rt::now() > self.turn_began.get() + STALLED)
     }
 
     /// Notes an I/O that a client waited for; `during_cleaning` where a turn ran at the time.
@@ -120,8 +144,8 @@ impl VolumeCleaner {
     }
 
     /// Takes blocks over that the reclaimer wants clean.
-    pub(crate) fn want(&self, slots: &[BlockId]) {
-        self.wanted.borrow_mut().extend(slots);
+    pub(crate) fn want(&self, blocks: &[BlockId]) {
+        self.wanted.borrow_mut().extend(blocks);
         self.is_wanted.set(true);
         self.asked.wake_all();
     }

@@ -24,8 +24,8 @@ pub(super) async fn write(
     using: Use,
 ) -> Result<()> {
     if job.bypass || engine.cleaner.above_dirty_limit() {
-        let present = move |engine, volume, slot, job| async move {
-            write_present(&engine, &volume, slot, &job, using).await
+        let present = move |engine, volume, id, job| async move {
+            write_present(&engine, &volume, id, &job, using).await
         };
         return engine
             .each_block(volume, job, present, bypass::write_missed)
@@ -34,7 +34,7 @@ pub(super) async fn write(
     engine
         .each_piece(volume, job, move |engine, volume, found, job| async move {
             match found {
-                Some(slot) => write_present(&engine, &volume, slot, &job, using).await,
+                Some(id) => write_present(&engine, &volume, id, &job, using).await,
                 None => write_missed(&engine, &volume, &job).await,
             }
         })
@@ -44,14 +44,14 @@ pub(super) async fn write(
 async fn write_present(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
-    slot: BlockId,
+    id: BlockId,
     job: &Job<Piece>,
     using: Use,
 ) -> Result<()> {
     if using == Use::New {
         volume.counters.write_hits.add(1);
     }
-    slot_write::write(engine, volume, slot, job, using).await
+    slot_write::write(engine, volume, id, job, using).await
 }
 
 /// Writes a piece that lies in no block: into a new one, if one may be had.
@@ -63,10 +63,10 @@ async fn write_missed(
     volume.counters.write_misses.add(1);
     let block = job.part.block;
     let admitted = !engine.cleaner.above_dirty_limit() && volume.promotes(volume.key(block));
-    if admitted && let Some(slot) = engine.reclaimer.allocate(volume.id, block).await {
-        let result = slot_write::write(engine, volume, slot, job, Use::New).await;
+    if admitted && let Some(id) = engine.reclaimer.allocate(volume.id, block).await {
+        let result = slot_write::write(engine, volume, id, job, Use::New).await;
         if result.is_err() {
-            engine.slots.forget_if_empty(slot);
+            engine.slots.forget_if_empty(id);
         }
         // A cache device may take no writes, for example because the file system under it is full.
         // That is no reason to refuse a write that the backing device can take. The attempt must

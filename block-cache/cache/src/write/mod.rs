@@ -1,8 +1,8 @@
 //! Writes: a part is split, locked, and written as its mode says.
 //!
 //! Data goes to the cache ([`dirty`]), to the cache and the backing device ([`through`]), or past
-//! the cache ([`bypass`]). [`slot_write`] writes a dirty slot. [`zero`](mod@zero) discards and
-//! zeroes.
+//! the cache ([`bypass`]). [`slot_write`] writes dirty data to a slot. [`zero`](mod@zero) discards
+//! and zeroes.
 
 mod dirty;
 mod flush;

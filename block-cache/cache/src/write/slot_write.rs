@@ -32,32 +32,32 @@ pub(super) enum Use {
 pub(super) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
-    slot: BlockId,
+    id: BlockId,
     job: &Job<Piece>,
     using: Use,
 ) -> Result<()> {
     if using == Use::New {
         let touched = engine.geometry.touched(&job.part);
-        (engine.map.borrow_mut()).used(slot, job.part.block.class, touched);
+        (engine.map.borrow_mut()).used(id, job.part.block.class, touched);
     }
-    let fresh = write_data(engine, volume, slot, job).await?;
+    let fresh = write_data(engine, volume, id, job).await?;
     if job.durable {
         return engine.committer.commit().await;
     }
     // The device failed meanwhile, so it is unknown whether the data is there.
     engine.committer.check_alive()?;
     if fresh && !Site::here().lacks(Part::Step) {
-        return record_acknowledged(engine, slot).await;
+        return record_acknowledged(engine, id).await;
     }
     Ok(())
 }
 
-/// Puts an acknowledged write into the process journal, while the slot still waits for its record
+/// Puts an acknowledged write into the process journal, while the block still waits for its record
 /// in the log. An entry after that record would hold less than the record, and replay would prefer
 /// the entry.
-async fn record_acknowledged(engine: &Engine, slot: BlockId) -> Result<()> {
-    debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
-    if !engine.committer.journal_dirty(slot) {
+async fn record_acknowledged(engine: &Engine, id: BlockId) -> Result<()> {
+    debug_assert!(engine.map.borrow().state(id).has(PENDING));
+    if !engine.committer.journal_dirty(id) {
         // Without a journal, or with a full one, the log is the only place that outlives the
         // process.
         return engine.committer.commit().await;
@@ -70,14 +70,14 @@ async fn record_acknowledged(engine: &Engine, slot: BlockId) -> Result<()> {
 async fn write_data(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
-    slot: BlockId,
+    id: BlockId,
     job: &Job<Piece>,
 ) -> Result<bool> {
     let geometry = engine.geometry;
     let touched = geometry.touched(&job.part);
-    let before = engine.map.borrow().slot(slot);
+    let before = engine.map.borrow().state(id);
     // From here on the cleaner does not call the block clean, so dirty data stays dirty.
-    engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+    engine.map.borrow_mut().add_flags(id, REWRITTEN);
 
     let limit = volume.limit(geometry, job.part.block);
     let ragged = touched & !geometry.covered(&job.part, limit) & !before.valid;
@@ -106,11 +106,11 @@ async fn write_data(
         None
     };
     if mark.is_some() {
-        engine.tracker.announce(slot).await?;
+        engine.tracker.announce(id).await?;
     }
     // A failure from here on may leave a mixture of old and new data in the slot.
     engine.committer.check_alive()?;
-    let writing = engine.slots.write(volume, slot, start, buf);
+    let writing = engine.slots.write(volume, id, start, buf);
     let written = volume.timed(IoDevice::Cache, writing).await;
     if let Err(failed) = &written
         && !failed.has_begun
@@ -118,16 +118,16 @@ async fn write_data(
     {
         // The slot is unchanged. Its clean granules stay clean, since one of them may be corrupt.
         // The mark of the region is removed when the region is idle.
-        engine.tracker.note_unwritten(slot);
+        engine.tracker.note_unwritten(id);
         return Ok(written.map(|()| false)?);
     }
-    if written.is_err() && clean != 0 && !engine.committer.record_is_durable(slot) {
+    if written.is_err() && clean != 0 && !engine.committer.record_is_durable(id) {
         // The medium may hold any mixture of old and new data, and no durable record covers these
         // granules. So they are dropped.
-        engine.slots.drop_clean(slot, clean);
+        engine.slots.drop_clean(id, clean);
         // The drop must be durable now: a retry would not find the granules, nor drop them.
         if let Err(error) = engine.committer.commit().await {
-            engine.committer.leave_in_doubt(slot, clean);
+            engine.committer.leave_in_doubt(id, clean);
             return Err(error);
         }
     } else {
@@ -137,24 +137,24 @@ async fn write_data(
         // older data than the next process finds.
         let turned = match written.is_ok() {
             true => touched,
-            false if engine.committer.is_in_doubt(slot) => clean,
-            false => clean & engine.map.borrow().slot(slot).valid,
+            false if engine.committer.is_in_doubt(id) => clean,
+            false => clean & engine.map.borrow().state(id).valid,
         };
         let mut map = engine.map.borrow_mut();
-        let now = map.slot(slot);
-        map.set(slot, now.valid | turned, now.dirty | turned);
+        let now = map.state(id);
+        map.set(id, now.valid | turned, now.dirty | turned);
         drop(map);
         if mark.is_some() {
-            engine.committer.note_unrecorded(slot);
+            engine.committer.note_unrecorded(id);
         }
     }
     written?;
     // The mark speaks for clean granules only if a durable record calls them valid.
     let fresh =
-        touched & !before.valid != 0 || (clean != 0 && !engine.committer.record_is_durable(slot));
+        touched & !before.valid != 0 || (clean != 0 && !engine.committer.record_is_durable(id));
     if fresh {
-        engine.marks.says_more(slot);
-        engine.committer.queue_record(slot);
+        engine.marks.says_more(id);
+        engine.committer.queue_record(id);
     }
     if engine.cleaner.above_dirty_limit() || engine.cleaner.policy() == Cleaning::Acp {
         engine.signals.kick_cleaners();

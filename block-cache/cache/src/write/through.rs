@@ -33,16 +33,16 @@ async fn write_piece(
     found: Option<BlockId>,
     job: &Job<Piece>,
 ) -> Result<()> {
-    if let Some(slot) = found {
+    if let Some(id) = found {
         volume.counters.write_hits.add(1);
-        return bypass::write_present(engine, volume, slot, job, CopyRule::Extend).await;
+        return bypass::write_present(engine, volume, id, job, CopyRule::Extend).await;
     }
     volume.counters.write_misses.add(1);
     let block = job.part.block;
     if volume.promotes(volume.key(block))
-        && let Some(slot) = engine.reclaimer.allocate(volume.id, block).await
+        && let Some(id) = engine.reclaimer.allocate(volume.id, block).await
     {
-        return bypass::write_and_insert(engine, volume, slot, job).await;
+        return bypass::write_and_insert(engine, volume, id, job).await;
     }
     bypass::write_absent(engine, volume, job).await
 }

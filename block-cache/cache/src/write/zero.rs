@@ -30,8 +30,8 @@ const CHUNK_REGIONS: usize = 64;
 const CHUNK_BYTES: u64 = 4 << 30;
 /// Number of look-ups in the map before other tasks have their turn.
 const LOOKS: u32 = 4096;
-/// Number of slots that are visited before other tasks have their turn.
-const SLOTS: usize = 1 << 16;
+/// Number of blocks that are visited before other tasks have their turn.
+const BLOCKS: usize = 1 << 16;
 
 /// Makes `len` bytes at byte `offset` read as zeroes, or discards them if `unmap` is `None`. With
 /// `Some(true)`, their space may be freed. With `durable`, the change is durable on return.
@@ -93,12 +93,12 @@ async fn cached_regions(
         return cached;
     }
     if engine.map.borrow().is_scanned(volume.id, &(at..end)) {
-        let slots = engine.map.borrow().numbers();
-        for first in (0..slots).step_by(SLOTS) {
+        let numbers = engine.map.borrow().numbers();
+        for first in (0..numbers).step_by(BLOCKS) {
             if first > 0 {
                 rt::next_turn().await;
             }
-            let last = slots.min(first.saturating_add(SLOTS as u32));
+            let last = numbers.min(first.saturating_add(BLOCKS as u32));
             (engine.map.borrow()).scan(volume.id, &(at..end), first..last, &mut cached);
         }
         cached.sort_unstable();
@@ -187,13 +187,13 @@ async fn zero_cached(
             let map = engine.map.borrow();
             map.overlapping(volume.id, part.region, units).collect()
         };
-        for (slot, span) in found {
+        for (id, span) in found {
             if result.is_err() {
                 break;
             }
             let piece = engine.geometry.piece(part, span);
-            dropped |= drop_before_zeroing(engine, slot, &piece);
-            result = zero_dirty(engine, volume, slot, &piece)
+            dropped |= drop_before_zeroing(engine, id, &piece);
+            result = zero_dirty(engine, volume, id, &piece)
                 .await
                 .map(|zeroes| zeroed |= zeroes);
         }
@@ -219,14 +219,14 @@ async fn zero_cached(
 }
 
 /// Drops the clean granules of a piece. Returns whether a record may call one of them valid.
-fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
+fn drop_before_zeroing(engine: &Engine, id: BlockId, piece: &Piece) -> bool {
     let touched = engine.geometry.touched(piece);
-    let before = engine.map.borrow().slot(slot);
+    let before = engine.map.borrow().state(id);
     // The cleaner will not call clean what is dirty while this continues.
     if !planted(Fault::ForgetDiscard) {
-        engine.map.borrow_mut().add_flags(slot, REWRITTEN);
+        engine.map.borrow_mut().add_flags(id, REWRITTEN);
     }
-    engine.slots.drop_clean(slot, touched);
+    engine.slots.drop_clean(id, touched);
     touched & before.valid & !before.dirty != 0 && before.has(TRACED)
 }
 
@@ -234,24 +234,24 @@ fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
 async fn zero_dirty(
     engine: &Rc<Engine>,
     volume: &AttachedVolume,
-    slot: BlockId,
+    id: BlockId,
     piece: &Piece,
 ) -> Result<bool> {
-    let entry = engine.map.borrow().slot(slot);
+    let entry = engine.map.borrow().state(id);
     let dirty = engine.geometry.touched(piece) & entry.dirty;
     if dirty == 0 {
         return Ok(false);
     }
     let mark = engine.regions.open_for_overwriting(entry.key).await?;
     if mark.is_some() {
-        engine.tracker.announce(slot).await?;
+        engine.tracker.announce(id).await?;
     }
     for run in engine
         .geometry
         .runs(piece.block.class, dirty, piece.start..piece.end)
     {
         let zeroes = Buf::zeroed((run.end - run.start) as usize);
-        engine.slots.write(volume, slot, run.start, zeroes).await?;
+        engine.slots.write(volume, id, run.start, zeroes).await?;
     }
     Ok(true)
 }

@@ -1,12 +1,12 @@
 //! `forebay check`: inspects a configuration, or a cache that is not in use. Changes the cache only
 //! to repair it.
 
-mod beside;
 mod foresee;
 mod mend;
 mod objects;
 mod open;
 mod report;
+mod running;
 mod start;
 
 use std::path::{Path, PathBuf};
@@ -25,14 +25,14 @@ use crate::stack::journal::{self, JournalOwner};
 use crate::stack::memory::{CacheNeeds, Needs};
 use crate::stack::{Places, Wishes, error_of_opening, place_of_volume, refuse_all, warning_of_few};
 use crate::state::report_with_help;
-use beside::check_config;
-pub(super) use beside::own_daemon;
 use forebay_terminal::out;
 use mend::{Losses, Work};
 use objects::{VerifiedDevice, has_objects, verify_objects};
 use open::Backing;
 pub(super) use open::{open_configured, open_named};
 use report::{as_json, render, summary, summary_as_json};
+use running::check_config;
+pub(super) use running::own_daemon;
 pub(super) use start::{refuse_start, with_decisions_after_move};
 
 /// Exit status for a cache with damage.

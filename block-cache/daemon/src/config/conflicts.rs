@@ -141,7 +141,7 @@ impl Config {
                     export.line,
                     format!(
                         "this export and the one in line {line} are at one address, {}, and differ \
-                         in TLS, which begins before a client says which of them it wants",
+                         in TLS: TLS begins before a client names an export",
                         nbd.listen
                     ),
                     "give both the same `tls`, `tls_certificate`, `tls_key` and `tls_client_ca`, \

@@ -269,10 +269,8 @@ impl RawExport {
             problems.add(
                 &span,
                 format!("this export of volume {volume:?} names no protocol"),
-                "add nbd = \"127.0.0.1:10809\", nbd = \"unix:/run/forebay/db.sock\", nvme-tcp = \
-                 \"127.0.0.1:4420\" with an nqn, vhost-user-blk = \"/run/forebay/vm.sock\", ublk = \
-                 0, or fuse = \
-                 \"/run/forebay/db\"",
+                "add nbd = \"IP:PORT\" or \"unix:PATH\", nvme-tcp = \"IP:PORT\" with an nqn, \
+                 vhost-user-blk = \"PATH\", ublk = 0 or fuse = \"PATH\"",
             );
             return None;
         };
@@ -337,9 +335,8 @@ impl RawExport {
                     if client_ca.is_none() && !insecure && !address.ip().is_loopback() {
                         problems.warn(
                             &span,
-                            "everybody who reaches this export may use it, though nobody in \
-                             between can read the data: `tls_client_ca` would ask clients for \
-                             certificates",
+                            "TLS encrypts this export, but each client that reaches it may use it: \
+                             `tls_client_ca` would ask clients for certificates",
                         );
                     }
                 }
@@ -418,8 +415,8 @@ impl RawExport {
                 problems.add(
                     &name.span(),
                     format!("{:?} is no NVMe qualified name", name.get_ref()),
-                    "write \"nqn.\", a year and month, a domain reversed, a colon and a name, in \
-                     at most 223 bytes; a host's own is in its /etc/nvme/hostnqn",
+                    "write \"nqn.YYYY-MM.\", a reversed domain, a colon and a name, 223 bytes at \
+                     most; a host's own is in its /etc/nvme/hostnqn",
                 );
             }
         }
@@ -428,7 +425,7 @@ impl RawExport {
         {
             problems.add(
                 &hosts.span(),
-                "`allow_hosts` is empty: nobody could connect",
+                "`allow_hosts` is empty: no host could connect",
                 "name the hosts (each has its name in /etc/nvme/hostnqn), or leave it out for all",
             );
         }

@@ -156,16 +156,15 @@ impl Config {
                 problems.add_at(
                     leaf.line,
                     format!(
-                        "devices {:?} and {:?} have one identity, for one lies in a clone of the \
-                         other's file system: {} and {}",
+                        "devices {:?} and {:?} have one identity: {} and {} are in a file system \
+                         and its clone",
                         other.name,
                         leaf.name,
                         other_path.display(),
                         path.display()
                     ),
-                    "unmount the clone and give its file system a UUID of its own (ext4: `tune2fs \
-                     -U random`, XFS: `xfs_admin -U generate`), or copy the file within the clone \
-                     and name the copy",
+                    "unmount the clone and change its UUID (`tune2fs -U random`, `xfs_admin -U \
+                     generate`), or name a copy of the file",
                 );
             }
             seen.push((place, leaf, path));
@@ -255,8 +254,8 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
             let devices: Vec<_> = (devices.iter())
                 .map(|device| device.display().to_string())
                 .collect();
-            let help = "let `path` name the one with this volume's part (`losetup -l` shows the \
-                        parts), or detach all of them first (`losetup -d`)";
+            let help = "let `path` name the one with this volume's part (`losetup -l` lists them), \
+                        or detach all of them first (`losetup -d`)";
             let what = format!("is the file under {}", devices.join(", "));
             return Err((what, help.into()));
         }

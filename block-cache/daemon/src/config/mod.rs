@@ -227,7 +227,7 @@ impl Config {
             if !file.export.iter().any(|e| e.volume.get_ref() == name) {
                 problems.warn(
                     &volume.name.span(),
-                    &format!("volume {name:?} has no export: nobody can reach it"),
+                    &format!("volume {name:?} has no export: no client can reach it"),
                 );
             }
         }

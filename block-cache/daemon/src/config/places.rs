@@ -201,9 +201,8 @@ impl Places<'_> {
                 };
                 if let Some(Err(error)) = tls.as_ref().map(Tls::load) {
                     let what = format!("the export of volume {volume:?}: {}", error.report());
-                    let help = "let `tls_certificate`, `tls_key` and `tls_client_ca` name PEM \
-                                files that this user may read, the key of mode 0600 and the \
-                                certificate's own";
+                    let help = "let `tls_certificate`, `tls_key` (its own, of mode 0600) and \
+                                `tls_client_ca` name PEM files that this user may read";
                     return Err((what, help.into()));
                 }
                 self.look_at_socket(volume, listen, &before, &after)

@@ -135,9 +135,8 @@ impl TlsKeys<'_> {
                 format!(
                     "`{first}` needs a certificate with its key, by which clients know this server"
                 ),
-                "add tls_certificate = \"/etc/forebay/nbd.pem\" and tls_key = \
-                 \"/etc/forebay/nbd.key\", both in PEM form, the key of mode 0600; or remove all \
-                 that begins with `tls`",
+                "add tls_certificate = \"PATH\" and tls_key = \"PATH\", both PEM, the key of mode \
+                 0600; or remove all that begins with `tls`",
             );
             return None;
         };
@@ -148,8 +147,8 @@ impl TlsKeys<'_> {
         {
             problems.add(
                 &authority.span(),
-                "`tls_client_ca` keeps nobody out where TLS is only offered: clients without a \
-                 certificate connect without TLS",
+                "`tls_client_ca` excludes no client where TLS is only offered: one without a \
+                 certificate connects without TLS",
                 "set tls = \"required\", or remove `tls_client_ca`",
             );
         }

@@ -165,7 +165,7 @@ async fn meant(request: Request, next: Next) -> Response {
     match header.into_iter().chain(named).all(|is_here| is_here) {
         true => next.run(request).await,
         false => {
-            let why = "this page is served for the name localhost and for addresses: use one of \
+            let why = "this page is served for the name localhost and for addresses. Use one of \
                 these, or have the proxy in front put the address into the Host header\n";
             (StatusCode::MISDIRECTED_REQUEST, why).into_response()
         }

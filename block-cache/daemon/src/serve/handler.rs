@@ -60,7 +60,7 @@ struct Command<'a> {
 
 impl Command<'_> {
     /// Runs the first step of the command on the engine's reactor, unless the daemon shuts down or
-    /// the client has left meanwhile: such a client has reported a failure.
+    /// the client has left meanwhile. Such a client has reported a failure.
     async fn begin<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
         &self,
         step: impl FnOnce(Rc<Engine>) -> F + Send + 'static,

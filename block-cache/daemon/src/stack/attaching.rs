@@ -81,9 +81,9 @@ impl PlannedAttach {
         opened.cache.check_stale(&self.name, &self.options)
     }
 
-    /// Claims a backing device in object storage. The state directory has the writer before, and
-    /// whether another daemon wrote the device: after the claim, the log of the device shows only
-    /// this one.
+    /// Claims a backing device in object storage. Before the claim, the state directory names the
+    /// writer, and says whether another daemon wrote the device. After it, the log of the device
+    /// shows only this daemon.
     async fn claim(&self) -> Result<()> {
         let Some(claiming) = &self.claiming else {
             return Ok(());

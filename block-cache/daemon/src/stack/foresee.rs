@@ -28,10 +28,10 @@ pub(crate) fn foresee_records(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Decides on the attach of a volume with this backing device, given by its identity and size in
-/// bytes, and by its last writer if it is in object storage. `cache` is the volume's cache and the
-/// epoch that it has for the volume; `None` for a volume without a cache. `adopt` is the user's
-/// option. Returns the decision, if the volume will be attached.
+/// Decides on the attach of a volume with this backing device. The device is given by its identity
+/// and size in bytes, and by its last writer if it is in object storage. `cache` is the volume's
+/// cache and the epoch that it has for the volume; `None` for a volume without a cache. `adopt` is
+/// the user's option. Returns the decision, if the volume will be attached.
 ///
 /// # Errors
 /// As the attach, with the place in the configuration.

@@ -22,8 +22,8 @@ pub(crate) const RESERVE_BYTES: u64 = 128 << 20;
 const LOCAL_BYTES: u64 = 64 << 20;
 /// Memory of a daemon without devices and exports: code, threads, control, log; bytes.
 const PROCESS_BYTES: u64 = 32 << 20;
-/// Memory of librbd for an image: about twenty threads with stacks of 8 MiB, which are locked where
-/// memory is locked, tables, and copies of the data of requests; bytes.
+/// Memory of librbd for an image, bytes: about twenty threads with stacks of 8 MiB, tables, and
+/// copies of the data of requests. The stacks are locked where memory is locked.
 const IMAGE_BYTES: u64 = 448 << 20;
 /// Memory of a volume in object storage: one open batch and four sealed ones of 8 MiB, each with
 /// its compressed copy, and stacks; bytes.

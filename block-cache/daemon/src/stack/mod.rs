@@ -51,7 +51,7 @@ use futures_util::future::{join_all, try_join_all};
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use backing::{judge_identity, shared_bytes};
-pub(crate) use cache::recovery::{log_losses, lost_with};
+pub(crate) use cache::recovery::{lists_of, log_losses, lost_with};
 pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, error_of_opening, read_superblock};
 pub(crate) use close::CLOSE;
 pub(crate) use copies::{Places, has_twin_at, place_of, place_of_path, refuse_copy};

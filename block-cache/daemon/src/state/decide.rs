@@ -319,7 +319,7 @@ pub fn check_without(volume: &str, last: &str, record: Record) -> Result<()> {
             "{was}\n    \
              help: serve volume {last:?} with cache {} (`[cache]` in the configuration), and \
              `forebay detach {last}` first. Or start with --without-cache {volume} to serve the \
-             backing device as it is: writes are logged then, and give up that data only where \
+             backing device as it is. Writes are logged then, and give up that data only where \
              they are",
             record.cache
         ),

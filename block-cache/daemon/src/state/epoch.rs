@@ -258,7 +258,7 @@ pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
             ErrorKind::Corrupt,
             format!(
                 "{} is damaged: writes without the cache are unknown\n\
-                 help: restore the file; or remove it and start with --adopt {volume}, if nothing \
+                 help: restore the file. Or remove it and start with --adopt {volume}, if nothing \
                  wrote to the backing device without this cache, or {volume}.ranges has all such \
                  writes",
                 path.display()

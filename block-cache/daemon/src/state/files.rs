@@ -18,7 +18,7 @@ pub(crate) const MOVE_AWAY: &str =
 
 /// Ends of the names of files that hold records, and of their new contents before they replace
 /// them.
-const ENDS: [&str; 13] = [
+const ENDS: [&str; 14] = [
     ".epoch",
     ".disk",
     ".ranges",
@@ -26,6 +26,7 @@ const ENDS: [&str; 13] = [
     ".dirty",
     ".dirty-new",
     ".abandoned",
+    ".lost",
     ".transit",
     ".generation",
     ".capacity",

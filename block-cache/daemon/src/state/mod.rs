@@ -20,7 +20,6 @@
 //!
 //! Module [`decide`] has the decisions at an attach, and their reasons.
 
-mod abandoned;
 pub mod decide;
 mod digits;
 mod dirty;
@@ -30,6 +29,7 @@ mod errors;
 mod files;
 mod logged;
 pub mod opening;
+mod range_list;
 mod ranges;
 mod refusals;
 mod removal;
@@ -399,22 +399,6 @@ impl StateDirectory {
     fn note_number(&self, path: &Path, boot_id: &[u8; 16], number: u64) -> Result<()> {
         let content = format!("{} {number}\n", hex(boot_id));
         files::replace(path, &path.with_added_extension("new"), content.as_bytes())
-    }
-
-    /// Records durably the dirty data of a volume that is about to be abandoned. Returns the path
-    /// of the list.
-    ///
-    /// # Errors
-    /// The error of the operating system. The caller must abandon nothing then.
-    pub fn note_abandoned(
-        &self,
-        volume: &str,
-        epoch: u64,
-        ranges: &[std::ops::Range<u64>],
-    ) -> Result<PathBuf> {
-        let path = self.path.join(format!("{volume}.abandoned"));
-        abandoned::note(&path, volume, epoch, ranges)?;
-        Ok(path)
     }
 
     /// Returns the reason why a volume may lack writes that it acknowledged to users of its block

@@ -72,7 +72,7 @@ fn files_of_the_state_directory_that_are_none_are_named() {
         names.iter().any(|name| name.ends_with(".cache")),
         "{names:?}"
     );
-    names.extend(["db.epoch.new", "db.abandoned", "db.ranges"].map(String::from));
+    names.extend(["db.epoch.new", "db.abandoned", "db.lost", "db.ranges"].map(String::from));
     for name in &names {
         let (path, former) = (state.join(name), std::fs::read(state.join(name)));
         let _ = std::fs::remove_file(&path);

@@ -161,7 +161,7 @@ fn a_stop_with_a_write_protected_state_directory_fails_and_the_next_start_is_rig
     daemon.terminate();
 }
 
-/// A transit cache over the backing device: its slots are removed if the state directory no longer
+/// A transit cache over the backing device. Its slots are removed if the state directory no longer
 /// says that they are in use, and stay otherwise.
 #[test]
 fn a_stop_that_cannot_note_the_end_of_slots_fails_and_the_next_start_is_right() {

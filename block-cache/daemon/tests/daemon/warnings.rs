@@ -61,7 +61,7 @@ fn a_damaged_epoch_file_is_named_with_its_remedy() {
             "{} is damaged: writes without the cache are unknown",
             text(&path)
         );
-        let help = "    help: restore the file; or remove it and start with --adopt db, if nothing \
+        let help = "    help: restore the file. Or remove it and start with --adopt db, if nothing \
                     wrote to the backing device without this cache, or db.ranges has";
         both_refuse(&place, &[&first, help]);
     }

@@ -87,8 +87,8 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a command. It displaces a waiting event request with the same identifier:
-    /// hosts that shut down reuse the identifiers of such requests, and expect no answer to them.
+    /// Takes a slot for a command. It displaces a waiting event request with the same identifier.
+    /// Hosts that shut down reuse the identifiers of such requests, and expect no answer to them.
     pub(super) fn take(&self, cid: u16) -> Result<u16, NoSlot> {
         let mut slots = self.slots.borrow_mut();
         let holder = slots.iter_mut().find(|slot| slot.cid == Some(cid));

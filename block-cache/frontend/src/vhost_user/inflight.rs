@@ -1,7 +1,7 @@
 //! Requests in flight, in memory that outlives this process. The monitor keeps the memory and hands
 //! it to the next process, which executes the unanswered requests again.
 //!
-//! The layout is that of vhost-user's "inflight I/O tracking" for split rings: for each queue a
+//! The layout is that of vhost-user's "inflight I/O tracking" for split rings. Each queue has a
 //! header of 16 bytes, and 16 bytes for each descriptor. An extension of Forebay follows the last
 //! queue: the identity of the volume.
 

@@ -104,9 +104,9 @@ impl Memory {
         })
     }
 
-    /// Returns the guest's memory with an additional ring that contains these heads of `ring`, in
-    /// order to read them extra: the guest's own ring has other entries by now. Returns `None` if
-    /// there is no room for it.
+    /// Returns the guest's memory with an additional ring that contains these heads of `ring`. It
+    /// serves to read them separately: the guest's own ring has other entries by now. Returns
+    /// `None` if there is no room for it.
     pub(super) fn with_heads(&self, ring: &Ring, heads: &[u16]) -> Option<(Ram, Ring)> {
         let end = self.ram.last_addr().checked_add(1)?;
         let place = end.checked_align_up(4096)?;

@@ -1,5 +1,5 @@
-//! The checksum of a cell: NH (RFC 4418, section 5.2, over all of the 4 KiB at once), then a
-//! multilinear hash of its 64 bits down to 32.
+//! The checksum of a cell: NH, then a multilinear hash of its 64 bits down to 32. NH (RFC 4418,
+//! section 5.2) covers all of the 4 KiB at once.
 //!
 //! Over keys drawn at random, two different cells have the same checksum with a probability of at
 //! most 2^-31. Of that, 2^-32 is for equal NH values, and as much for different NH values that the

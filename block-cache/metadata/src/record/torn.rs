@@ -20,7 +20,7 @@ fn torn(old: &[u8; RECORD_BYTES], new: &[u8; RECORD_BYTES], mask: u32) -> [u8; R
     mixed
 }
 
-/// The digest of a block at this place whose cells have no checksums that are known, or whatever
+/// The digest of a block in this slot whose cells have no checksums that are known, or whatever
 /// `drawn` says.
 fn sums(slot: u32, valid: u64, drawn: Option<u32>) -> u32 {
     let unknown = std::iter::repeat_n(UNKNOWN, valid.count_ones() as usize);
@@ -64,13 +64,13 @@ fn body() -> impl Strategy<Value = Body> {
     ]
 }
 
-/// Earlier content of a place of the ring, a lap before the record that is written there. Empty in
-/// the first lap.
+/// Earlier content of a position of the ring, a lap before the record that is written there. Empty
+/// in the first lap.
 fn lap() -> impl Strategy<Value = ([u8; RECORD_BYTES], [u8; RECORD_BYTES])> {
     (body(), body(), 0..5_u64, 0..RING, 0..200_u64, any::<bool>()).prop_map(
-        |(before, after, laps, place, age, first)| {
+        |(before, after, laps, position, age, first)| {
             let seed = Seed::new(&[1; 16]);
-            let lsn = (laps + 1) * RING + place;
+            let lsn = (laps + 1) * RING + position;
             let at = |lsn: u64| Position {
                 lsn,
                 tail: lsn.saturating_sub(age),
@@ -99,7 +99,7 @@ proptest! {
     }
 }
 
-/// Two blocks with as many cells that have the same checksums, at places of their own.
+/// Two blocks with as many cells that have the same checksums, in slots of their own.
 #[test]
 fn a_torn_record_with_a_digest_is_none() {
     let seed = Seed::new(&[1; 16]);

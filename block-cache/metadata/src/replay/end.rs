@@ -58,18 +58,14 @@ impl Search {
     }
 }
 
-/// The record at a place of the ring, if it is one of this place.
-fn decode_there(
-    ring: &Ring<'_>,
-    place: u64,
-    record: &[u8; RECORD_BYTES],
-) -> Option<(Position, Body)> {
+/// The record at a position of the ring, if it is one of this position.
+fn decode_there(ring: &Ring<'_>, at: u64, record: &[u8; RECORD_BYTES]) -> Option<(Position, Body)> {
     // Never written.
     if record[4] == 0 {
         return None;
     }
     let (position, body) = decode(record, ring.seed)?;
-    (ring.place(position.lsn) == place).then_some((position, body))
+    (ring.position(position.lsn) == at).then_some((position, body))
 }
 
 /// Reads the whole ring.
@@ -114,11 +110,11 @@ pub(super) async fn search(ring: &Ring<'_>) -> Result<Option<Position>> {
             .min(records - first % records)
             .min(from + records - first);
         at += len;
-        (len > 0).then(|| ring.place(first)..ring.place(first) + len)
+        (len > 0).then(|| ring.position(first)..ring.position(first) + len)
     });
     let mut looked_to = from;
-    ring.read(ahead, Order::Forwards, |(place, buf)| {
-        search.look(ring, (place, buf));
+    ring.read(ahead, Order::Forwards, |(at, buf)| {
+        search.look(ring, (at, buf));
         looked_to += buf.map_or(0, |buf| (buf.len() / RECORD_BYTES) as u64);
         search.unreadable_units == 0 && looked_to < search.end() + window
     })

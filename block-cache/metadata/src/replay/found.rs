@@ -74,8 +74,7 @@ pub struct Replayed {
     pub torn_units: Vec<u64>,
     /// Of those, the ones of which no record was found.
     pub empty_units: Vec<u64>,
-    /// Positions past the next record whose places must be erased before the log continues. Their
-    /// records are lost, but a later replay might read them and take them for newer than the new
-    /// records.
+    /// Positions past the next record that must be erased before the log continues. Their records
+    /// are lost, but a later replay might read them and take them for newer than the new records.
     pub lost: Range<u64>,
 }

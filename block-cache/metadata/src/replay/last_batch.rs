@@ -17,10 +17,10 @@ use crate::record::{Body, Position, RECORD_BYTES, decode, encode};
 /// have failed, and retrying a failed flush covers nothing. All older batches were durable before
 /// this one began.
 ///
-/// The padded places lie before the tail that the batch declares, so no live record is overwritten.
-/// None of the batch's records has been acknowledged yet.
+/// The padded positions lie before the tail that the batch declares, so no live record is
+/// overwritten. None of the batch's records has been acknowledged yet.
 ///
-/// The places of lost records are zeroed.
+/// The positions of lost records are zeroed.
 ///
 /// In a log of lines, the remains of torn records after the newest whole one are zeroed, too.
 /// Pieces of a record with the same number might complete such a record later.
@@ -78,9 +78,9 @@ pub async fn rewrite_last_batch(
         geometry,
         seed,
     };
-    let emptied = ring.backwards(replayed.lost.clone()).map(|places| {
-        let bytes = (places.end - places.start) * RECORD_BYTES as u64;
-        let offset = geometry.offset + places.start * RECORD_BYTES as u64;
+    let emptied = ring.backwards(replayed.lost.clone()).map(|positions| {
+        let bytes = (positions.end - positions.start) * RECORD_BYTES as u64;
+        let offset = geometry.offset + positions.start * RECORD_BYTES as u64;
         (
             offset,
             Buf::zeroed(usize::try_from(bytes).expect("a chunk")),

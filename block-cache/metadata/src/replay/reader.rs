@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the records that count: from the tail to the place where the log continues.
+    /// Returns the records that count: from the tail to the position where the log continues.
     pub(super) const fn counted(&self) -> Range<u64> {
         self.tail..self.replayed.next
     }
@@ -221,7 +221,7 @@ impl Reader<'_> {
         lsn
     }
 
-    /// Handles the content of the place of record `lsn`.
+    /// Handles the content of the position of record `lsn`.
     fn record(&mut self, lsn: u64, bytes: &[u8; RECORD_BYTES]) {
         // An entry with stamp s stands between the records s - 1 and s.
         while let Some((&(stamp, block), older)) = self.journal.split_last()
@@ -230,7 +230,7 @@ impl Reader<'_> {
             self.journal = older;
             self.entry(block);
         }
-        // Empty places do not start with a valid byte.
+        // Empty positions do not start with a valid byte.
         let there = match bytes[4] {
             0 => None,
             _ => decode(bytes, self.ring.seed).filter(|(position, _)| position.lsn == lsn),
@@ -298,7 +298,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Notes that the place of a record does not hold it.
+    /// Notes that the position of a record does not hold it.
     fn missing(&mut self, lsn: u64) {
         self.held(lsn, false);
         if (self.tail..self.batch).contains(&lsn) {

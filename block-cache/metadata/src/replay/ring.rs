@@ -34,12 +34,12 @@ pub(super) struct Ring<'a> {
 pub(super) type Piece<'a> = (u64, Option<&'a Buf>);
 
 impl Ring<'_> {
-    /// Where a record stands.
-    pub(super) const fn place(&self, lsn: u64) -> u64 {
+    /// The position of a record in the ring.
+    pub(super) const fn position(&self, lsn: u64) -> u64 {
         lsn % self.geometry.records
     }
 
-    /// Reads these ranges of places, all of whole units and none longer than [`CHUNK`], in their
+    /// Reads these ranges of positions, all of whole units and none longer than [`CHUNK`], in their
     /// order. A range that cannot be read is looked at unit by unit. `look` says whether to
     /// continue.
     ///
@@ -51,7 +51,7 @@ impl Ring<'_> {
         order: Order,
         mut look: impl FnMut(Piece<'_>) -> bool,
     ) -> Result<()> {
-        let offset = |place: u64| self.geometry.offset + place * RECORD_BYTES as u64;
+        let offset = |position: u64| self.geometry.offset + position * RECORD_BYTES as u64;
         let unit = self.geometry.unit_records();
         let mut ahead = VecDeque::with_capacity(READ_AHEAD);
         loop {
@@ -92,13 +92,13 @@ impl Ring<'_> {
         }
     }
 
-    /// All places.
+    /// All positions.
     pub(super) fn whole(&self) -> impl Iterator<Item = Range<u64>> + use<> {
         let records = self.geometry.records;
         (0..records.div_ceil(CHUNK)).map(move |nth| nth * CHUNK..records.min((nth + 1) * CHUNK))
     }
 
-    /// The places of these records, whole units of them, from the last to the first.
+    /// The positions of these records, whole units of them, from the last to the first.
     pub(super) fn backwards(&self, lsns: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
         let (records, from, mut to) = (self.geometry.records, lsns.start, lsns.end);
         std::iter::from_fn(move || {
@@ -108,8 +108,8 @@ impl Ring<'_> {
             // Not over the end of the ring.
             let len = (to - from).min(CHUNK).min((to - 1) % records + 1);
             to -= len;
-            let place = to % records;
-            Some(place..place + len)
+            let first = to % records;
+            Some(first..first + len)
         })
     }
 }

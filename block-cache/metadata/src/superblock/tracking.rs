@@ -6,7 +6,7 @@ use std::str::FromStr;
 use forebay_block::{Error, ErrorKind, Result};
 
 use super::{SECTOR_BYTES, Superblock};
-use crate::tree::{DEFAULT_DEGREE, DEFAULT_LEVELS, Plane, Shape, TreePlace};
+use crate::tree::{DEFAULT_DEGREE, DEFAULT_LEVELS, Plane, Shape, TreeExtent};
 
 /// How a cache knows after a crash which blocks are dirty though their records call them clean.
 /// Chosen when it is formatted.
@@ -15,7 +15,7 @@ pub enum DirtyTracking {
     /// `exact`: by marks of regions in the log.
     #[default]
     Exact,
-    /// `abt`: by an adaptive bit-tree over the places of the data.
+    /// `abt`: by an adaptive bit-tree over the slots of the data.
     Abt,
     /// `none`: it does not, and takes all blocks for dirty.
     None,
@@ -50,7 +50,7 @@ impl DirtyTracking {
     /// Bytes on the device that holds the log, in units of so many, for any size of the cache.
     pub(super) fn bytes(self, unit_bytes: u32) -> u64 {
         match self {
-            Self::Abt => tree_place(u32::MAX, 0, unit_bytes).bytes(),
+            Self::Abt => tree_extent(u32::MAX, 0, unit_bytes).bytes(),
             Self::Exact | Self::None => 0,
         }
     }
@@ -75,24 +75,24 @@ impl FromStr for DirtyTracking {
     }
 }
 
-fn tree_place(slots: u32, offset: u64, unit_bytes: u32) -> TreePlace {
+fn tree_extent(slots: u32, offset: u64, unit_bytes: u32) -> TreeExtent {
     let shape = Shape::for_volume(u64::from(slots), DEFAULT_DEGREE, DEFAULT_LEVELS);
-    TreePlace {
+    TreeExtent {
         offset,
         // Its sectors are written and verified whole, on any media.
         unit_bytes: unit_bytes.max(SECTOR_BYTES),
-        // Of no volume: it covers the places of all.
+        // Of no volume: it covers the slots of all.
         volume: 0,
         plane: Plane::Dirty,
-        shape: shape.expect("fewer than 2^56 places"),
+        shape: shape.expect("fewer than 2^56 slots"),
     }
 }
 
 impl Superblock {
-    /// Where the bit-tree over the places of the data lies, if there is one.
+    /// Where the bit-tree over the slots of the data lies, if there is one.
     #[must_use]
-    pub fn tree(&self) -> Option<TreePlace> {
+    pub fn tree(&self) -> Option<TreeExtent> {
         (self.dirty_tracking == DirtyTracking::Abt)
-            .then(|| tree_place(self.slots, self.tree_offset, self.log.unit_bytes))
+            .then(|| tree_extent(self.slots, self.tree_offset, self.log.unit_bytes))
     }
 }

@@ -2,7 +2,7 @@
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 
-use super::sector::{TreePlace, choose};
+use super::sector::{TreeExtent, choose};
 use super::{Adjust, Priced, Tree, TreeOptions};
 use crate::{Seed, order};
 
@@ -29,9 +29,9 @@ pub struct LoadReport {
 }
 
 impl LoadReport {
-    fn of(place: TreePlace) -> Self {
+    fn of(extent: TreeExtent) -> Self {
         Self {
-            units: place.units(),
+            units: extent.units(),
             ..Self::default()
         }
     }
@@ -47,26 +47,26 @@ pub struct Loaded<A = Priced> {
     pub(super) units: Vec<UnitState>,
 }
 
-/// Writes the tree of a volume in which nothing is dirty. `epoch` is the volume's (DESIGN.md, rule
-/// 6) or any other number that is higher each time that the tree is formatted or loaded.
+/// Writes a tree in which nothing is dirty. `epoch` is higher each time that the tree is formatted
+/// or loaded.
 ///
 /// # Errors
-/// The device's own; `InvalidInput` for a place that is not one of whole units.
+/// The device's own; `InvalidInput` for an extent that is not one of whole units.
 pub async fn format(
     device: &dyn BlockDevice,
-    place: TreePlace,
+    extent: TreeExtent,
     seed: Seed,
     epoch: u32,
 ) -> Result<()> {
-    check(device, place)?;
-    let words = vec![0; place.unit_words()];
+    check(device, extent)?;
+    let words = vec![0; extent.unit_words()];
     // The older copies first: a unit whose only whole copy is the older one reads as all dirty.
     for copy in 0..2 {
         let sequence = first_sequence(epoch) + copy as u64;
-        let units = (0..place.units()).map(|unit| {
+        let units = (0..extent.units()).map(|unit| {
             (
-                place.at(unit, copy),
-                image(place, seed, unit, sequence, &words),
+                extent.at(unit, copy),
+                image(extent, seed, unit, sequence, &words),
             )
         });
         order::write_durably(device, units).await?;
@@ -78,23 +78,23 @@ pub async fn format(
 /// is not durable. `epoch` is higher than at any earlier format or load. The adjuster is new.
 ///
 /// # Errors
-/// The device's own, when writing, or if it is shutting down. `InvalidInput` for a place that is
+/// The device's own, when writing, or if it is shutting down. `InvalidInput` for an extent that is
 /// not one of whole units. Never for unreadable units, which count as dirty.
 pub async fn load<A: Adjust>(
     device: &dyn BlockDevice,
-    place: TreePlace,
+    extent: TreeExtent,
     seed: Seed,
     epoch: u32,
     options: TreeOptions,
     adjuster: A,
 ) -> Result<Loaded<A>> {
-    check(device, place)?;
-    let mut report = LoadReport::of(place);
+    check(device, extent)?;
+    let mut report = LoadReport::of(extent);
     let (mut words, mut units) = (Vec::new(), Vec::new());
     // Units to write first, and units to write when those are durable.
     let (mut first, mut second) = (Vec::new(), Vec::new());
-    for unit in 0..place.units() {
-        let copies = read(device, place, seed, unit, &mut report).await?;
+    for unit in 0..extent.units() {
+        let copies = read(device, extent, seed, unit, &mut report).await?;
         let sequences = copies
             .iter()
             .flat_map(|copy| copy.sequences.iter().flatten());
@@ -102,15 +102,15 @@ pub async fn load<A: Adjust>(
         let fresh = first_sequence(epoch).max(highest.saturating_add(1));
         if let Some(copy) = counting(&copies, &mut report) {
             // Byte for byte, so that tearing it changes nothing.
-            first.push((place.at(unit, copy), Buf::copied(&copies[copy].bytes)));
-            words.extend(place.words(&copies[copy].bytes));
+            first.push((extent.at(unit, copy), Buf::copied(&copies[copy].bytes)));
+            words.extend(extent.words(&copies[copy].bytes));
             units.push(UnitState {
                 copy,
                 sequence: highest,
             });
             continue;
         }
-        let all = vec![u64::MAX; place.unit_words()];
+        let all = vec![u64::MAX; extent.unit_words()];
         // A copy that is whole is written last: until then it may be all that is left.
         let last = usize::from(!copies[0].is_whole());
         for (copy, sequence, parts) in [
@@ -118,8 +118,8 @@ pub async fn load<A: Adjust>(
             (last, fresh + 1, &mut second),
         ] {
             parts.push((
-                place.at(unit, copy),
-                image(place, seed, unit, sequence, &all),
+                extent.at(unit, copy),
+                image(extent, seed, unit, sequence, &all),
             ));
         }
         words.extend(all);
@@ -137,7 +137,7 @@ pub async fn load<A: Adjust>(
         unit.sequence = unit.sequence.max(first_sequence(epoch));
     }
     Ok(Loaded {
-        tree: Tree::restored(place.shape, place.unit_words(), options, adjuster, &words),
+        tree: Tree::restored(extent.shape, extent.unit_words(), options, adjuster, &words),
         report,
         units,
     })
@@ -146,34 +146,34 @@ pub async fn load<A: Adjust>(
 /// Reads a tree as [`load`] would, and changes nothing: for a look at what is not in use.
 ///
 /// # Errors
-/// `InvalidInput` for a place that is not one of whole units; `ShuttingDown` from the device.
+/// `InvalidInput` for an extent that is not one of whole units; `ShuttingDown` from the device.
 pub async fn look(
     device: &dyn BlockDevice,
-    place: TreePlace,
+    extent: TreeExtent,
     seed: Seed,
 ) -> Result<(Tree, LoadReport)> {
-    check(device, place)?;
-    let mut report = LoadReport::of(place);
+    check(device, extent)?;
+    let mut report = LoadReport::of(extent);
     let mut words = Vec::new();
-    for unit in 0..place.units() {
-        let copies = read(device, place, seed, unit, &mut report).await?;
+    for unit in 0..extent.units() {
+        let copies = read(device, extent, seed, unit, &mut report).await?;
         match counting(&copies, &mut report) {
-            Some(copy) => words.extend(place.words(&copies[copy].bytes)),
-            None => words.extend(vec![u64::MAX; place.unit_words()]),
+            Some(copy) => words.extend(extent.words(&copies[copy].bytes)),
+            None => words.extend(vec![u64::MAX; extent.unit_words()]),
         }
     }
-    let (options, adjuster) = (TreeOptions::default(), Priced::new(place.shape));
-    let tree = Tree::restored(place.shape, place.unit_words(), options, adjuster, &words);
+    let (options, adjuster) = (TreeOptions::default(), Priced::new(extent.shape));
+    let tree = Tree::restored(extent.shape, extent.unit_words(), options, adjuster, &words);
     Ok((tree, report))
 }
 
 /// The units of a tree that was just formatted.
-pub(super) fn formatted(place: TreePlace, epoch: u32) -> Vec<UnitState> {
+pub(super) fn formatted(extent: TreeExtent, epoch: u32) -> Vec<UnitState> {
     let unit = UnitState {
         copy: 1,
         sequence: first_sequence(epoch) + 1,
     };
-    vec![unit; place.units() as usize]
+    vec![unit; extent.units() as usize]
 }
 
 /// Returns the first sequence of an epoch. Sequences of different epochs differ. So a write of an
@@ -182,22 +182,22 @@ fn first_sequence(epoch: u32) -> u64 {
     u64::from(epoch) << 32 | 1
 }
 
-fn check(device: &dyn BlockDevice, place: TreePlace) -> Result<()> {
+fn check(device: &dyn BlockDevice, extent: TreeExtent) -> Result<()> {
     let info = device.info();
-    let unit = place.unit_bytes;
+    let unit = extent.unit_bytes;
     let whole = unit.is_power_of_two()
         && unit >= info.logical_block_bytes.max(512)
-        && place.offset.is_multiple_of(u64::from(unit));
-    if !whole || place.offset + place.bytes() > info.size_bytes {
+        && extent.offset.is_multiple_of(u64::from(unit));
+    if !whole || extent.offset + extent.bytes() > info.size_bytes {
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{}: a bit-tree of {} bytes at byte {} in units of {unit} does not fit the device: \
-                 {} bytes in units of {} or more\n\
+                "{}: a bit-tree of {} bytes at byte {} does not fit the device of {} bytes (units \
+                 of {unit} bytes, at least {})\n\
                  help: put the cache's former device back, or a copy of it on one like that",
                 info.name,
-                place.bytes(),
-                place.offset,
+                extent.bytes(),
+                extent.offset,
                 info.size_bytes,
                 info.logical_block_bytes.max(512),
             ),
@@ -206,9 +206,15 @@ fn check(device: &dyn BlockDevice, place: TreePlace) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn image(place: TreePlace, seed: Seed, unit: u32, sequence: u64, words: &[u64]) -> Buf {
-    let mut bytes = vec![0; place.unit_bytes as usize];
-    place.encode(&mut bytes, seed, unit, sequence, words);
+pub(super) fn image(
+    extent: TreeExtent,
+    seed: Seed,
+    unit: u32,
+    sequence: u64,
+    words: &[u64],
+) -> Buf {
+    let mut bytes = vec![0; extent.unit_bytes as usize];
+    extent.encode(&mut bytes, seed, unit, sequence, words);
     Buf::copied(&bytes)
 }
 
@@ -236,30 +242,30 @@ fn counting(copies: &[Copy; 2], report: &mut LoadReport) -> Option<usize> {
 /// Both copies of a unit.
 async fn read(
     device: &dyn BlockDevice,
-    place: TreePlace,
+    extent: TreeExtent,
     seed: Seed,
     unit: u32,
     report: &mut LoadReport,
 ) -> Result<[Copy; 2]> {
     Ok([
-        read_copy(device, place, seed, unit, 0, report).await?,
-        read_copy(device, place, seed, unit, 1, report).await?,
+        read_copy(device, extent, seed, unit, 0, report).await?,
+        read_copy(device, extent, seed, unit, 1, report).await?,
     ])
 }
 
 async fn read_copy(
     device: &dyn BlockDevice,
-    place: TreePlace,
+    extent: TreeExtent,
     seed: Seed,
     unit: u32,
     copy: usize,
     report: &mut LoadReport,
 ) -> Result<Copy> {
-    let buf = Buf::scratch(place.unit_bytes as usize);
-    match device.read(place.at(unit, copy), buf.clone()).await {
+    let buf = Buf::scratch(extent.unit_bytes as usize);
+    match device.read(extent.at(unit, copy), buf.clone()).await {
         Ok(()) => {
             let bytes = buf.to_vec();
-            let sequences = place.sequences(&bytes, seed, unit);
+            let sequences = extent.sequences(&bytes, seed, unit);
             Ok(Copy { bytes, sequences })
         }
         Err(error) if error.kind() == ErrorKind::ShuttingDown => Err(error),
@@ -267,7 +273,7 @@ async fn read_copy(
             report.unreadable_copies += 1;
             Ok(Copy {
                 bytes: Vec::new(),
-                sequences: vec![None; place.unit_sectors()],
+                sequences: vec![None; extent.unit_sectors()],
             })
         }
     }

@@ -40,7 +40,7 @@ pub use adjust::{Adjust, Nodes, Totals};
 pub use bits::Bits;
 pub use load::{LoadReport, Loaded, format, load, look};
 pub use priced::Priced;
-pub use sector::{Plane, TreePlace};
+pub use sector::{Plane, TreeExtent};
 pub use shape::{DEFAULT_DEGREE, DEFAULT_LEVELS, Shape};
 pub use summary::Round;
 pub use writer::TreeWriter;
@@ -274,7 +274,7 @@ impl<A: Adjust> Tree<A> {
         leaves.all(|leaf| self.summary.is_durable(leaf))
     }
 
-    /// Adjusts the tree if its period is over. `now` is since any fixed moment, `writes` and
+    /// Adjusts the tree if its period is over. `now` is since any fixed moment. `writes` and
     /// `persists` are the client's writes and the unit writes of all that shares the ratio since
     /// the tree was made.
     pub fn adjust(&mut self, now: Duration, writes: u64, persists: u64) {

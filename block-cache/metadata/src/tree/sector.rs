@@ -28,9 +28,9 @@ pub enum Plane {
     Intent,
 }
 
-/// Place of a tree on its device, and its owner.
+/// Extent of a tree on its device, and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TreePlace {
+pub struct TreeExtent {
     /// First byte; a multiple of the unit.
     pub offset: u64,
     /// Commit unit, bytes: the larger of the device's logical and physical block, at least 512.
@@ -43,7 +43,7 @@ pub struct TreePlace {
     pub shape: Shape,
 }
 
-impl TreePlace {
+impl TreeExtent {
     /// Words of bits in a unit.
     #[must_use]
     pub const fn unit_words(&self) -> usize {
@@ -164,8 +164,8 @@ pub(super) fn choose(copies: [&[Option<u64>]; 2]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn place(unit_bytes: u32) -> TreePlace {
-        TreePlace {
+    fn extent(unit_bytes: u32) -> TreeExtent {
+        TreeExtent {
             offset: 0,
             unit_bytes,
             volume: 7,
@@ -176,44 +176,44 @@ mod tests {
 
     #[test]
     fn the_papers_tree_takes_so_much() {
-        assert_eq!((place(512).units(), place(512).bytes()), (6, 6144));
-        assert_eq!((place(4096).units(), place(4096).bytes()), (1, 8192));
+        assert_eq!((extent(512).units(), extent(512).bytes()), (6, 6144));
+        assert_eq!((extent(4096).units(), extent(4096).bytes()), (1, 8192));
     }
 
     #[test]
     fn a_sector_survives_a_round_trip_and_no_flipped_bit_does() {
-        let place = place(1024);
+        let extent = extent(1024);
         let seed = Seed::new(&[3; 16]);
-        let words: Vec<u64> = (0..place.unit_words() as u64)
+        let words: Vec<u64> = (0..extent.unit_words() as u64)
             .map(|word| word * 77)
             .collect();
         let mut bytes = vec![0; 1024];
-        place.encode(&mut bytes, seed, 2, 99, &words);
-        assert_eq!(place.sequences(&bytes, seed, 2), [Some(99); 2]);
-        assert_eq!(place.words(&bytes), words);
+        extent.encode(&mut bytes, seed, 2, 99, &words);
+        assert_eq!(extent.sequences(&bytes, seed, 2), [Some(99); 2]);
+        assert_eq!(extent.words(&bytes), words);
         for bit in 0..SECTOR_BYTES * 8 {
             let mut rotten = bytes.clone();
             rotten[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(place.sequences(&rotten, seed, 2), [None, Some(99)]);
+            assert_eq!(extent.sequences(&rotten, seed, 2), [None, Some(99)]);
         }
-        // Another place, tree, or cache.
-        assert_eq!(place.sequences(&bytes, seed, 1), [None; 2]);
-        let other = TreePlace {
+        // Another extent, tree, or cache.
+        assert_eq!(extent.sequences(&bytes, seed, 1), [None; 2]);
+        let other = TreeExtent {
             plane: Plane::Intent,
-            ..place
+            ..extent
         };
         assert_eq!(other.sequences(&bytes, seed, 2), [None; 2]);
         let other = Seed::new(&[4; 16]);
-        assert_eq!(place.sequences(&bytes, other, 2), [None; 2]);
+        assert_eq!(extent.sequences(&bytes, other, 2), [None; 2]);
     }
 
     #[test]
     fn the_layout_on_media_does_not_change() {
-        let place = place(512);
-        let mut words = vec![0; place.unit_words()];
+        let extent = extent(512);
+        let mut words = vec![0; extent.unit_words()];
         words[0] = 0x0102_0304_0506_0708;
         let mut bytes = vec![0; 512];
-        place.encode(&mut bytes, Seed::new(&[0; 16]), 3, 0x1122_3344_5566, &words);
+        extent.encode(&mut bytes, Seed::new(&[0; 16]), 3, 0x1122_3344_5566, &words);
         let hex: String = bytes[4..36]
             .iter()
             .map(|byte| format!("{byte:02x}"))

@@ -30,8 +30,9 @@ impl Shape {
     /// Returns a tree over a volume of `blocks` blocks. Each leaf stands for as few blocks as
     /// `levels` allows, a power of two. A small volume has fewer levels.
     ///
-    /// # Errors `InvalidInput` for a degree that is not 2, 4, 8 or 16, and for zero levels. Also
-    /// for more than 2^24 nodes, and for a volume of more than 2^56 blocks.
+    /// # Errors
+    /// `InvalidInput` for a degree that is not 2, 4, 8 or 16, and for zero levels. Also for more
+    /// than 2^24 nodes, and for a volume of more than 2^56 blocks.
     pub fn for_volume(blocks: u64, degree: u32, levels: u8) -> Result<Self> {
         let bad = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
         if !matches!(degree, 2 | 4 | 8 | 16) {

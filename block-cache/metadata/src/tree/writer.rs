@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
 
 use super::load::{Loaded, UnitState, formatted, image};
-use super::sector::TreePlace;
+use super::sector::TreeExtent;
 use super::{Adjust, Marked, Priced, Round, Tree, TreeOptions};
 use crate::order::{Part, Site, write_fua};
 use crate::{Seed, order};
@@ -19,7 +19,7 @@ use crate::{Seed, order};
 /// writes it, for all waiting tasks.
 pub struct TreeWriter<A = Priced> {
     device: Rc<dyn BlockDevice>,
-    place: TreePlace,
+    extent: TreeExtent,
     seed: Seed,
     tree: RefCell<Tree<A>>,
     units: RefCell<Vec<UnitState>>,
@@ -31,24 +31,24 @@ pub struct TreeWriter<A = Priced> {
 impl<A> std::fmt::Debug for TreeWriter<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TreeWriter")
-            .field("place", &self.place)
+            .field("extent", &self.extent)
             .field("failed", &self.failed.borrow())
             .finish_non_exhaustive()
     }
 }
 
 impl<A: Adjust> TreeWriter<A> {
-    /// Goes on with a tree that was loaded from this place.
+    /// Goes on with a tree that was loaded from this extent.
     #[must_use]
     pub fn new(
         device: Rc<dyn BlockDevice>,
-        place: TreePlace,
+        extent: TreeExtent,
         seed: Seed,
         loaded: Loaded<A>,
     ) -> Self {
         Self {
             device,
-            place,
+            extent,
             seed,
             tree: RefCell::new(loaded.tree),
             units: RefCell::new(loaded.units),
@@ -62,18 +62,18 @@ impl<A: Adjust> TreeWriter<A> {
     #[must_use]
     pub fn formatted(
         device: Rc<dyn BlockDevice>,
-        place: TreePlace,
+        extent: TreeExtent,
         seed: Seed,
         epoch: u32,
         options: TreeOptions,
         adjuster: A,
     ) -> Self {
         let loaded = Loaded {
-            tree: Tree::new(place.shape, place.unit_words(), options, adjuster),
+            tree: Tree::new(extent.shape, extent.unit_words(), options, adjuster),
             report: super::LoadReport::default(),
-            units: formatted(place, epoch),
+            units: formatted(extent, epoch),
         };
-        Self::new(device, place, seed, loaded)
+        Self::new(device, extent, seed, loaded)
     }
 
     /// Returns the tree. The borrow must end before any wait.
@@ -113,7 +113,7 @@ impl<A: Adjust> TreeWriter<A> {
     /// Bytes of a unit, which a persist writes.
     #[must_use]
     pub const fn unit_bytes(&self) -> u32 {
-        self.place.unit_bytes
+        self.extent.unit_bytes
     }
 
     /// Waits until a round is durable. Writes earlier rounds that no other task writes.
@@ -170,7 +170,7 @@ impl<A: Adjust> TreeWriter<A> {
         let mut result = Ok(());
         for _ in 0..2 {
             if result.is_ok() {
-                let parts = (0..self.place.units()).map(|unit| self.next_copy(unit));
+                let parts = (0..self.extent.units()).map(|unit| self.next_copy(unit));
                 let parts: Vec<_> = parts.collect();
                 result = order::write_durably(&*self.device, parts).await;
             }
@@ -236,8 +236,8 @@ impl<A: Adjust> TreeWriter<A> {
         state.copy = 1 - state.copy;
         state.sequence += 1;
         let words = tree.unit(unit);
-        let image = image(self.place, self.seed, unit, state.sequence, words);
-        (self.place.at(unit, state.copy), image)
+        let image = image(self.extent, self.seed, unit, state.sequence, words);
+        (self.extent.at(unit, state.copy), image)
     }
 
     async fn write_units(&self, round: &Round) -> Result<()> {
@@ -286,11 +286,11 @@ impl<A: Adjust> Drop for Unfinished<'_, A> {
 impl<A: Adjust> TreeWriter<A> {
     fn end(&self, round: Option<Round>, result: &Result<()>) {
         if let Err(error) = result {
-            let place = self.place;
+            let extent = self.extent;
             let context = format!(
                 "the bit-tree of volume {} on {}: no blocks can be marked until the cache is \
                  opened again",
-                place.volume,
+                extent.volume,
                 self.device.info().name
             );
             *self.failed.borrow_mut() = Some(error.clone().context(context));

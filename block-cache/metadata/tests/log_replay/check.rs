@@ -278,29 +278,30 @@ fn any_log(script: &mut Script<'_>) {
     let written = write_log(script);
     let unit = written.geometry.unit_bytes as usize;
     let before = written.device.0.borrow().clone();
-    // By the record's place; a unit that is gone is 255.
+    // By the record's position; a unit that is gone is 255.
     let mut damage: HashMap<u64, u8> = HashMap::new();
     while !script.0.is_empty() {
-        let place = u64::from(script.word()) % RECORDS;
-        let at = place as usize * RECORD_BYTES;
+        let position = u64::from(script.word()) % RECORDS;
+        let at = position as usize * RECORD_BYTES;
         let mut bytes = written.device.0.borrow_mut();
         match script.byte() % 8 {
             0 => {
                 let begin = at - at % unit;
                 bytes[begin..begin + unit].fill(script.byte());
-                let places = (begin / RECORD_BYTES) as u64..((begin + unit) / RECORD_BYTES) as u64;
-                damage.extend(places.map(|place| (place, u8::MAX)));
+                let positions =
+                    (begin / RECORD_BYTES) as u64..((begin + unit) / RECORD_BYTES) as u64;
+                damage.extend(positions.map(|position| (position, u8::MAX)));
             }
             1 => {
-                // Another place's record, as it is.
+                // Another position's record, as it is.
                 let from = usize::from(script.byte()) % RECORDS as usize * RECORD_BYTES;
                 if from != at {
                     bytes.copy_within(from..from + RECORD_BYTES, at);
-                    damage.insert(place, u8::MAX);
+                    damage.insert(position, u8::MAX);
                 }
             }
             _ => {
-                let bits = damage.entry(place).or_default();
+                let bits = damage.entry(position).or_default();
                 if *bits < MOST_BITS {
                     *bits += 1;
                     bytes[at + usize::from(script.byte()) % RECORD_BYTES] ^=

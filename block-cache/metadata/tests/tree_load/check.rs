@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_mapperx::{Adjuster, Adjustment};
 use forebay_metadata::Seed;
 use forebay_metadata::tree::{
-    Loaded, Plane, Shape, TreeOptions, TreePlace, TreeWriter, format, load,
+    Loaded, Plane, Shape, TreeExtent, TreeOptions, TreeWriter, format, load,
 };
 
 use bytes::{Bytes, now};
@@ -18,8 +18,8 @@ const SECTOR: usize = 512;
 /// Dirty blocks, in a volume of 4096 blocks.
 const DIRTY: [u64; 5] = [0, 17, 1200, 1203, 4095];
 
-fn place(unit_bytes: u32) -> TreePlace {
-    TreePlace {
+fn extent(unit_bytes: u32) -> TreeExtent {
+    TreeExtent {
         offset: 0,
         unit_bytes,
         volume: 1,
@@ -31,17 +31,17 @@ fn place(unit_bytes: u32) -> TreePlace {
 const OPTIONS: TreeOptions = TreeOptions { sla_nines: 0.5 };
 
 /// Images of media, from the first to the last, in the last of which `DIRTY` is dirty.
-fn images(place: TreePlace) -> Vec<Vec<u8>> {
+fn images(extent: TreeExtent) -> Vec<Vec<u8>> {
     let seed = Seed::new(&[5; 16]);
-    let device = Bytes::new(vec![0; place.bytes() as usize]);
-    now(format(&device, place, seed, 1)).expect("nothing fails");
+    let device = Bytes::new(vec![0; extent.bytes() as usize]);
+    now(format(&device, extent, seed, 1)).expect("nothing fails");
     let writer = TreeWriter::formatted(
         Rc::new(device.clone()),
-        place,
+        extent,
         seed,
         1,
         OPTIONS,
-        Adjustment::Paper.adjuster(place.shape),
+        Adjustment::Paper.adjuster(extent.shape),
     );
     let mut images = vec![device.0.borrow().clone()];
     for (nth, block) in (1..).zip(DIRTY) {
@@ -61,8 +61,8 @@ pub(crate) fn any_input(data: &[u8]) {
     let Some((&how, edits)) = data.split_first() else {
         return;
     };
-    let place = place(512 << (how % 4));
-    let images = images(place);
+    let extent = extent(512 << (how % 4));
+    let images = images(extent);
     let mut image = images.last().expect("there are some").clone();
     let sectors = image.len() / SECTOR;
     // Whether a copy of a sector that was overwritten long ago comes back, which no device may do.
@@ -89,8 +89,8 @@ pub(crate) fn any_input(data: &[u8]) {
     let device = Bytes::new(image);
     let seed = Seed::new(&[5; 16]);
     let open = |epoch| {
-        let adjuster = adjustment.adjuster(place.shape);
-        now(load(&device, place, seed, epoch, OPTIONS, adjuster)).expect("damage is no error")
+        let adjuster = adjustment.adjuster(extent.shape);
+        now(load(&device, extent, seed, epoch, OPTIONS, adjuster)).expect("damage is no error")
     };
     let covered = |loaded: &Loaded<Adjuster>| -> Vec<u64> {
         let blocks = 0..4096;
@@ -114,7 +114,7 @@ pub(crate) fn any_input(data: &[u8]) {
     assert_eq!(second.report.lost_units, 0, "{:?}", second.report);
     assert_eq!(covered(&second), found);
     // And it can be gone on with.
-    let writer = TreeWriter::new(Rc::new(device.clone()), place, seed, second);
+    let writer = TreeWriter::new(Rc::new(device.clone()), extent, seed, second);
     for block in &found {
         now(writer.mark(*block..block + 1)).expect("nothing fails");
         writer.tree().clear(*block..block + 1);

@@ -15,6 +15,7 @@
 mod cleaning;
 mod decisions;
 mod footprint;
+mod ids;
 mod list;
 mod recency;
 mod replace;
@@ -29,10 +30,11 @@ pub use decisions::Decision;
 #[cfg(feature = "decisions")]
 pub use decisions::take_decisions;
 pub use footprint::Footprint;
+pub use ids::{BlockId, Slot};
 pub use replace::{ColdestGroups, GroupOrder, TwoLevel, TwoSegments, Victim};
 pub use segment::Segment;
 pub use sizes::{BlockSizes, Span};
-pub use table::{BlockId, BlockTable, GroupId, Misplaced};
+pub use table::{BlockTable, GroupId, Misplaced};
 pub use victims::{Evictability, VictimSelector, Victims};
 pub use worth::Worth;
 

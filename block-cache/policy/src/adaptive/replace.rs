@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::list::NONE;
+use super::ids::BlockId;
 use super::recency::Walk;
 use super::segment::Segment;
-use super::table::{BlockId, BlockTable, GroupId};
+use super::table::{BlockTable, GroupId};
 
 /// A victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub trait TwoLevel {
     where
         Self: 'a;
 
-    /// Notes a use of a cached block of `granules` granules. `again` has a bit for each granule
+    /// Notes a use of a cached block of `granules` granules. `reused` has a bit for each granule
     /// that a client requested, and had requested before while it was cached.
     fn used(&mut self, table: &mut BlockTable, id: BlockId, reused: u64, granules: u32);
 
@@ -42,7 +42,7 @@ pub trait TwoLevel {
     #[must_use]
     fn victim(&self, table: &BlockTable, class: u8) -> Option<Victim> {
         let (coldest, fits) = Walk::new(table).peek(table, class)?;
-        if fits != NONE && self.is_as_cold(table, fits, coldest) {
+        if fits != BlockId::NONE && self.is_as_cold(table, fits, coldest) {
             return Some(Victim::Block(fits));
         }
         self.groups(table).next(table).map(Victim::Group)

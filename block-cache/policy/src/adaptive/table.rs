@@ -21,14 +21,13 @@ mod restore;
 pub use restore::Misplaced;
 
 use super::decisions::{Decision, note};
+use super::ids::{BlockId, Slot};
 use super::list::{Link, List, NONE};
 use super::segment::Segment;
 use super::sizes::{BlockSizes, Span};
 use groups::Groups;
 use index::line_power;
 
-/// Number of a cached block. Numbers are reused.
-pub type BlockId = u32;
 /// A group's number: where it lies, in groups from the start of the cache.
 pub type GroupId = u32;
 
@@ -49,8 +48,7 @@ pub(super) struct Block {
     pub(super) address: [u32; 2],
     /// The next block in the same bucket of the index.
     next: u32,
-    /// Where it lies, in units from the start of the cache.
-    place: u32,
+    slot: Slot,
     pub(super) recency: Link,
     /// The table's count of uses at the last one.
     pub(super) used_at: u32,
@@ -63,7 +61,7 @@ impl Block {
     const NONE: Self = Self {
         address: [0; 2],
         next: REMOVED,
-        place: 0,
+        slot: Slot::new(0),
         recency: Link::NONE,
         used_at: 0,
     };
@@ -257,7 +255,7 @@ impl BlockTable {
     #[must_use]
     #[inline]
     pub fn address(&self, id: BlockId) -> (u16, u64, Span) {
-        let block = &self.blocks[id as usize];
+        let block = &self.blocks[id.index()];
         (
             block.volume(),
             block.unit() >> self.sizes.top(),
@@ -265,25 +263,25 @@ impl BlockTable {
         )
     }
 
-    /// Where a block lies in the cache, in units from its start.
+    /// The slot of a block.
     #[must_use]
     #[inline]
-    pub fn place(&self, id: BlockId) -> u32 {
-        self.blocks[id as usize].place
+    pub fn slot(&self, id: BlockId) -> Slot {
+        self.blocks[id.index()].slot
     }
 
     /// The group that a block lies in.
     #[must_use]
     #[inline]
     pub fn group_of(&self, id: BlockId) -> GroupId {
-        self.groups.of(self.blocks[id as usize].place)
+        self.groups.of(self.blocks[id.index()].slot)
     }
 
     /// A block's class.
     #[must_use]
     #[inline]
     pub fn class(&self, id: BlockId) -> u8 {
-        self.blocks[id as usize].class()
+        self.blocks[id.index()].class()
     }
 
     #[inline]
@@ -317,39 +315,39 @@ impl BlockTable {
                 .all(|(_, other)| other.mask() & span.mask() == 0),
             "blocks overlap"
         );
-        let place = self.groups.take(span.class)?;
+        let slot = self.groups.take(span.class)?;
         note(|| Decision::Place {
             volume,
             region,
             span,
         });
-        let id = self.fill(volume, region, span, place);
+        let id = self.fill(volume, region, span, slot);
         self.enter_most(id);
         Some(id)
     }
 
-    /// Puts a block into a place that was taken for it; it has no recency yet.
-    fn fill(&mut self, volume: u16, region: u64, span: Span, place: u32) -> BlockId {
+    /// Puts a block into a slot that was taken for it; it has no recency yet.
+    fn fill(&mut self, volume: u16, region: u64, span: Span, slot: Slot) -> BlockId {
         let class = span.class;
-        let id = self.groups.number(place, class);
+        let id = self.groups.number(slot, class);
         let unit = (region << self.sizes.top()) | u64::from(span.first);
         assert!(unit <= UNIT_MASK, "unit {unit} of a volume has no number");
         let address = u64::from(volume) << 48 | u64::from(class) << CLASS_SHIFT | unit;
         let bucket = self.head(volume, region, span.first);
-        if id as usize >= self.blocks.len() {
+        if id.index() >= self.blocks.len() {
             let count = self.groups.chunk_end(id);
             self.blocks.resize(count as usize, Block::NONE);
         }
         #[expect(clippy::cast_possible_truncation, reason = "cut into halves")]
         let address = [address as u32, (address >> 32) as u32];
-        self.blocks[id as usize] = Block {
+        self.blocks[id.index()] = Block {
             address,
-            place,
+            slot,
             next: self.heads[bucket],
             recency: Link::NONE,
             used_at: 0,
         };
-        self.heads[bucket] = id;
+        self.heads[bucket] = id.get();
         self.live_blocks += 1;
         self.live_units += span.units();
         id
@@ -361,51 +359,51 @@ impl BlockTable {
         self.groups.slots(group, class)
     }
 
-    /// The block that begins at a place of the cache.
+    /// The block in a slot.
     #[must_use]
-    pub fn block_at(&self, place: u32) -> Option<BlockId> {
-        let id = self.groups.number_at(place)?;
-        (!self.blocks[id as usize].is_none()).then_some(id)
+    pub fn block_at(&self, slot: Slot) -> Option<BlockId> {
+        let id = self.groups.number_at(slot)?;
+        (!self.blocks[id.index()].is_none()).then_some(id)
     }
 
     /// Takes a block out; its slot is free at once, and so is its group if it was the last there.
     pub fn remove(&mut self, id: BlockId) {
-        let (place, class) = (self.place(id), self.class(id));
+        let (slot, class) = (self.slot(id), self.class(id));
         self.retire(id);
-        self.free_place(place, class);
+        self.free_slot(slot, class);
     }
 
-    /// Removes a block whose place is not free yet: see [`BlockTable::free_place`].
+    /// Removes a block whose slot is not free yet: see [`BlockTable::free_slot`].
     pub fn retire(&mut self, id: BlockId) {
-        let block = self.blocks[id as usize];
+        let block = self.blocks[id.index()];
         if !block.is_leaving() {
             self.leave(id);
         }
         let bucket = self.bucket(&block);
         match self.heads[bucket] {
-            head if head == id => self.heads[bucket] = block.next,
+            head if head == id.get() => self.heads[bucket] = block.next,
             mut at => {
-                while self.blocks[at as usize].next != id {
+                while self.blocks[at as usize].next != id.get() {
                     at = self.blocks[at as usize].next;
                 }
                 self.blocks[at as usize].next = block.next;
             }
         }
         // The old values of a removed block stay readable.
-        self.blocks[id as usize].next = REMOVED;
+        self.blocks[id.index()].next = REMOVED;
         self.live_blocks -= 1;
     }
 
-    /// The place of a block that was retired is free.
-    pub fn free_place(&mut self, place: u32, class: u8) {
+    /// The slot of a block that was retired is free.
+    pub fn free_slot(&mut self, slot: Slot, class: u8) {
         self.live_units -= 1 << class;
-        self.groups.release(place, class);
+        self.groups.release(slot, class);
     }
 
     /// The blocks of a group.
     pub fn blocks_of(&self, group: GroupId) -> impl Iterator<Item = BlockId> + '_ {
         let numbers = self.groups.numbers_of(group);
-        numbers.filter(|id| !self.blocks[*id as usize].is_none())
+        BlockId::range(numbers).filter(|id| !self.blocks[id.index()].is_none())
     }
 
     /// All blocks, group by group.

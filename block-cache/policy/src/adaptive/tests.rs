@@ -14,7 +14,7 @@ type Known = BTreeMap<BlockId, (u16, u64, Span)>;
 fn check(table: &BlockTable, known: &Known, recent: &[BlockId], groups: &[GroupId]) {
     let sizes = table.sizes();
     assert_eq!(table.len(), known.len());
-    let mut places = BTreeSet::new();
+    let mut taken = BTreeSet::new();
     let mut by_group: BTreeMap<GroupId, Vec<BlockId>> = BTreeMap::new();
     for (&id, &(volume, region, span)) in known {
         assert_eq!(table.address(id), (volume, region, span));
@@ -26,11 +26,11 @@ fn check(table: &BlockTable, known: &Known, recent: &[BlockId], groups: &[GroupI
         let all = table.find(volume, region);
         let units = all.fold(0, |units, (_, span)| units | span.mask());
         assert_eq!(table.gather(volume, region, |_, span| span.mask()), units);
-        assert_eq!(table.block_at(table.place(id)), Some(id));
+        assert_eq!(table.block_at(table.slot(id)), Some(id));
         for unit in 0..span.units() {
             assert!(
-                places.insert(table.place(id) + unit),
-                "two blocks in one place"
+                taken.insert(table.slot(id).get() + unit),
+                "two blocks in one slot"
             );
         }
         by_group.entry(table.group_of(id)).or_default().push(id);

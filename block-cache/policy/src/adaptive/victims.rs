@@ -2,16 +2,16 @@
 //! reused. So victims are named before their room is needed, a batch at a time (replacement on two
 //! levels: see `replace`).
 
-use super::list::NONE;
+use super::ids::BlockId;
 use super::recency::Walk;
 use super::replace::{GroupOrder, TwoLevel};
 use super::sizes::BlockSizes;
-use super::table::{BlockId, BlockTable, GroupId};
+use super::table::{BlockTable, GroupId};
 
 /// Blocks inspected for each victim that is wanted. Some are in use, or dirty.
 const LOOK_AT: u32 = 16;
 /// Groups that a batch passes over because a block keeps them. Looking at so many takes about a
-/// millisecond, and a volume that is not attached may have left dirty blocks in any number.
+/// millisecond. If the block is blocked, each block of the group counts, since each is moved.
 const PASS_OVER: u32 = 4096;
 
 /// Whether a block can be evicted.
@@ -21,8 +21,18 @@ pub enum Evictability {
     Now,
     /// It is dirty, and will be written back on request.
     Later,
-    /// Not in its present state: it is in use, or its dirty data cannot be written back.
+    /// Not in its present state: it is in use.
     Never,
+    /// It is dirty, and its backing device takes no data now. The search makes it the most recent
+    /// block, so that later searches meet other blocks.
+    Blocked,
+}
+
+impl Evictability {
+    /// Whether the block keeps its group from becoming free.
+    const fn keeps_group(self) -> bool {
+        matches!(self, Self::Never | Self::Blocked)
+    }
 }
 
 /// Result of [`VictimSelector::pick`].
@@ -112,9 +122,9 @@ impl VictimSelector {
     }
 
     /// Names victims, coldest first as [`TwoLevel::victim`] would: a batch for the requested
-    /// classes that are short of room. `look` says whether a block can be evicted. A group with a
-    /// block that never can is left alone: it would not become free, and its warm blocks would be
-    /// lost for nothing.
+    /// classes that are short of room. `look` says whether a block can be evicted. The search skips
+    /// a group with a block that is in use or blocked. The group would not become free, and its
+    /// warm blocks would be lost for nothing.
     pub fn pick(
         &mut self,
         rule: &impl TwoLevel,
@@ -179,6 +189,10 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'
                 return 0;
             }
             Evictability::Never => return 0,
+            Evictability::Blocked => {
+                self.postpone(id);
+                return 0;
+            }
         }
         self.groups.pass(self.table, id);
         self.table.leave(id);
@@ -190,18 +204,35 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'
         1 << self.table.class(id)
     }
 
+    /// Makes a block the most recent one.
+    fn postpone(&mut self, id: BlockId) {
+        self.walk.pass(self.table, id);
+        self.groups.pass(self.table, id);
+        self.table.touch(id);
+    }
+
     /// Takes the next group of which all can go; returns the units of those blocks that do now.
     fn take_group(&mut self) -> Option<u32> {
         while self.passed_over < PASS_OVER {
             let group = self.groups.next(self.table)?;
             let blocks: Vec<BlockId> = self.table.blocks_of(group).collect();
-            let (table, look) = (&*self.table, &self.look);
-            let stays =
-                |id: &BlockId| !table.is_leaving(*id) && look(table, *id) == Evictability::Never;
-            if !blocks.iter().any(stays) {
-                return Some(blocks.iter().map(|id| self.take(*id)).sum());
+            let stay = |id: &BlockId| match self.table.is_leaving(*id) {
+                true => None,
+                false => Some((self.look)(self.table, *id)).filter(|look| look.keeps_group()),
+            };
+            match blocks.iter().find_map(stay) {
+                None => return Some(blocks.iter().map(|id| self.take(*id)).sum()),
+                Some(Evictability::Blocked) => {
+                    // Any of its blocks would lead later searches to this group.
+                    for id in &blocks {
+                        if !self.table.is_leaving(*id) {
+                            self.postpone(*id);
+                        }
+                    }
+                    self.passed_over += blocks.len() as u32;
+                }
+                Some(_) => self.passed_over += 1,
             }
-            self.passed_over += 1;
         }
         None
     }
@@ -215,14 +246,14 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'
             let Some((coldest, same)) = self.walk.peek(self.table, class) else {
                 return;
             };
-            let fits =
-                same != NONE && (one_size || self.rule.is_as_cold(self.table, same, coldest));
+            let fits = same != BlockId::NONE
+                && (one_size || self.rule.is_as_cold(self.table, same, coldest));
             let group = if fits { None } else { self.take_group() };
             found += match (group, self.walk.next_of(class)) {
                 (Some(units), _) => units,
                 (None, _) if fits => self.take(same),
                 // No group is left that could go; of the size there may be blocks that are warmer.
-                (None, NONE) => return,
+                (None, BlockId::NONE) => return,
                 (None, warmer) => self.take(warmer),
             };
         }
@@ -286,7 +317,7 @@ mod tests {
         let victims = victims.leaving;
         // Two groups' worth of blocks, in order, which are the two coldest groups; no third is
         // needed.
-        assert_eq!(victims, (0..16).collect::<Vec<_>>());
+        assert_eq!(victims, BlockId::range(0..16).collect::<Vec<_>>());
         for id in victims {
             table.remove(id);
         }
@@ -307,7 +338,7 @@ mod tests {
     #[test]
     fn blocks_that_cannot_be_evicted_stay_and_the_next_ones_are_picked() {
         let (mut table, mut ahead) = full(0);
-        let look = |_: &BlockTable, id: BlockId| match id % 2 {
+        let look = |_: &BlockTable, id: BlockId| match id.get() % 2 {
             1 => Evictability::Now,
             _ => Evictability::Later,
         };
@@ -315,13 +346,16 @@ mod tests {
             leaving: victims,
             dirty,
         } = ahead.pick(&TwoSegments, &mut table, look);
-        assert!(!dirty.is_empty() && dirty.iter().all(|id| id % 2 == 0));
+        assert!(!dirty.is_empty() && dirty.iter().all(|id| id.get() % 2 == 0));
         assert!(victims.len() >= 16 && victims.iter().all(|id| table.is_leaving(*id)));
-        assert_eq!(table.coldest(Segment::Probation), Some(0));
+        assert_eq!(table.coldest(Segment::Probation), Some(BlockId::new(0)));
         for id in victims {
             table.stay(id);
         }
-        assert_eq!(table.coldest_of(Segment::Probation, 0), Some(0));
+        assert_eq!(
+            table.coldest_of(Segment::Probation, 0),
+            Some(BlockId::new(0))
+        );
         assert!(table.blocks().all(|id| !table.is_leaving(id)));
     }
 
@@ -329,29 +363,81 @@ mod tests {
     fn a_group_that_a_block_keeps_loses_nothing() {
         let (mut table, mut ahead) = full(3);
         // Of each group but the last, one block cannot go.
-        let look = |table: &BlockTable, id: BlockId| match id % 8 == 3 && table.group_of(id) != 63 {
-            true => Evictability::Never,
-            false => Evictability::Now,
-        };
+        let look =
+            |table: &BlockTable, id: BlockId| match id.get() % 8 == 3 && table.group_of(id) != 63 {
+                true => Evictability::Never,
+                false => Evictability::Now,
+            };
         let victims = ahead.pick(&TwoSegments, &mut table, look).leaving;
-        assert_eq!(victims, (63 * 8..64 * 8).collect::<Vec<_>>());
+        assert_eq!(victims, BlockId::range(63 * 8..64 * 8).collect::<Vec<_>>());
         assert!(
             table
                 .blocks()
-                .all(|id| table.is_leaving(id) == (id >= 63 * 8))
+                .all(|id| table.is_leaving(id) == (id.get() >= 63 * 8))
         );
     }
 
     #[test]
     fn a_group_goes_while_its_dirty_blocks_are_written_back() {
         let (mut table, mut ahead) = full(3);
-        let look = |_: &BlockTable, id: BlockId| match id % 8 {
+        let look = |_: &BlockTable, id: BlockId| match id.get() % 8 {
             3 => Evictability::Later,
             _ => Evictability::Now,
         };
         let picked = ahead.pick(&TwoSegments, &mut table, look);
-        assert!(picked.dirty.starts_with(&[3]), "{picked:?}");
-        assert_eq!(picked.leaving[..7], [0, 1, 2, 4, 5, 6, 7]);
+        assert!(picked.dirty.starts_with(&[BlockId::new(3)]), "{picked:?}");
+        let gone = [0, 1, 2, 4, 5, 6, 7].map(BlockId::new);
+        assert_eq!(picked.leaving[..7], gone);
+    }
+
+    /// Returns the number of searches until the first victim. Seven eighths of 8,192 groups hold
+    /// blocks of `evictability`: all of their blocks, or one in `of`. Gives up after ten searches.
+    fn searches_behind(
+        evictability: Evictability,
+        of: u32,
+        sizes: &[u64],
+        class: u8,
+    ) -> Option<usize> {
+        let sizes = BlockSizes::new(sizes).expect("right");
+        let region = sizes.region_units();
+        let mut table = BlockTable::with_units(sizes, 8192 * region);
+        for unit in 0..u64::from(table.units()) {
+            let span = Span {
+                first: (unit % u64::from(region)) as u8,
+                class: 0,
+            };
+            (table.allocate(0, unit / u64::from(region), span)).expect("there is room");
+        }
+        let limit = table.units() / 8 * 7;
+        let mut ahead = VictimSelector::new(sizes, table.units());
+        (1..=10).find(|_| {
+            ahead.ask(class);
+            let look = |_: &BlockTable, id: BlockId| match id.get() < limit
+                && id.get().is_multiple_of(of)
+            {
+                true => evictability,
+                false => Evictability::Now,
+            };
+            !(ahead.pick(&TwoSegments, &mut table, look).leaving).is_empty()
+        })
+    }
+
+    /// One eighth of the cache is met by a search, and seven eighths are blocked.
+    #[test]
+    fn a_search_continues_behind_blocked_blocks() {
+        let found = searches_behind(Evictability::Blocked, 1, &[4 * K], 0);
+        assert!(found.is_some_and(|nth| nth > 1), "{found:?}");
+        assert_eq!(searches_behind(Evictability::Never, 1, &[4 * K], 0), None);
+    }
+
+    #[test]
+    fn a_search_for_groups_continues_behind_blocked_blocks() {
+        let sizes = [4 * K, 8 * K];
+        for of in [1, 2] {
+            let found = searches_behind(Evictability::Blocked, of, &sizes, 1);
+            assert!(found.is_some_and(|nth| nth > 1), "one in {of}: {found:?}");
+            assert_eq!(searches_behind(Evictability::Never, of, &sizes, 1), None);
+        }
     }
 
     /// If no group can go, room for a size comes from its own blocks, however warm they are.
@@ -370,7 +456,8 @@ mod tests {
         }
         let mut ahead = VictimSelector::new(sizes, 64 * 8);
         ahead.ask(1);
-        let look = |table: &BlockTable, id: BlockId| match (table.class(id) == 0 && id % 8 == 3)
+        let look = |table: &BlockTable, id: BlockId| match (table.class(id) == 0
+            && id.get() % 8 == 3)
             || id == pairs[0]
         {
             true => Evictability::Never,

@@ -67,9 +67,10 @@ impl Memory {
         self.fence(due).await;
     }
 
-    /// A write of the table (block-cache/btt/src/arena.rs): the data, a read of the map, half of
-    /// the log's entry, a fence, the other half, a fence, the map's entry, a fence. Log and map may
-    /// lie in any module.
+    /// A write of the table (block-cache/btt/src/arena.rs).
+    ///
+    /// It writes the data, reads the map, and writes half of the log's entry. A fence, the other
+    /// half, a fence, the map's entry and a fence follow. Log and map may lie in any module.
     async fn write_table(&self, block: u64) {
         let unit = self.profile.unit_bytes;
         let data = self.send(block, u64::from(BLOCK_BYTES));

@@ -4,7 +4,7 @@
 //! Each directory process and each node has a shared lock on the source itself (the open directory,
 //! image or device). The number of the locked byte names the pool and the process. A process takes
 //! its lock first, and then looks for locks of other pools. So of two that start at once, at least
-//! one sees the other. The kernel releases the locks of a process that ends: a killed process
+//! one sees the other. The kernel releases the locks of a process that ends. A killed process
 //! leaves none, and a node that outlives its directory keeps the source for its pool. Similar locks
 //! on the directories above the source say that a source is below.
 //!

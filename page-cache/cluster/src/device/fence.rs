@@ -60,8 +60,8 @@ fn served(file: &Path) -> Option<String> {
     })
 }
 
-/// Returns the type of the file system of a file, according to the mountinfo of proc(5): the
-/// deepest mount above it, and the last of several at the same place.
+/// Returns the type of the file system of a file, according to the mountinfo of proc(5). The
+/// deepest mount above the file counts, and the last of several at the same place.
 fn file_system<'a>(file: &Path, mounts: &'a str) -> Option<&'a str> {
     let mounts = mounts.lines().filter_map(|line| {
         let (before, behind) = line.split_once(" - ")?;

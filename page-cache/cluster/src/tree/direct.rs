@@ -1,6 +1,6 @@
 //! Direct reads of pages by io_uring. A thread of the node has many of them in flight.
 //!
-//! They end in private memory, and not in frames: a read may still be in flight when its process
+//! They end in private memory, and not in frames. A read may still be in flight when its process
 //! has ended, and the frame may hold another page by then.
 
 use std::fs;

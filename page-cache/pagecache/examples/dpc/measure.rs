@@ -140,8 +140,8 @@ fn worker(
     Ok(begin.elapsed())
 }
 
-/// Splits the time of a miss on one thread, page by page: until the directory's answer, until the
-/// page is published in its frame, and until the program continues.
+/// Splits the time of a miss on one thread, page by page. The parts end with the directory's
+/// answer, the page's publication in its frame, and the program's continuation.
 fn split(what: &str, how: Use, figures: &mut Vec<Value>) -> Result<()> {
     let cluster = Cluster::new(2, FRAMES, Consistency::Strong, None);
     let node = &cluster.nodes[1];

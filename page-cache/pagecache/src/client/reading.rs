@@ -72,7 +72,7 @@ impl<S: Store, L: Link> Client<S, L> {
 
 impl<S: Store, L: Link> Waiting<'_, S, L> {
     /// Calls `then` when the read may be repeated, or with its error: as of [`Client::read`]. The
-    /// call comes from a thread of the node or from this one, and must not wait: the thread may be
+    /// call comes from a thread of the node or from this one. It must not wait: the thread may be
     /// the one that receives packets.
     pub fn then(self, then: impl FnOnce(Result<()>) + Send + 'static) {
         let Self {

@@ -8,14 +8,14 @@ use crate::message::{NodeId, PageId, Place, ToNode, nodes};
 pub type Unsaved<'a> = dyn Fn(u32) -> Option<(PageId, Place)> + 'a;
 
 impl Directory {
-    /// Declares a node dead. It must be fenced before this call: the store refuses its requests,
-    /// its processors cannot store into other nodes' memory, and
+    /// Declares a node dead. It must be fenced before this call. Then the store refuses its
+    /// requests, its processors cannot store into other nodes' memory, and
     /// [`crate::segment::Segment::end_stores`] has ended its unfinished stores. Later messages of
     /// it are refused.
     ///
-    /// `unsaved` is [`crate::segment::Segment::unsaved`] after that. By it, a page that the node
-    /// has filled and written counts as published: a program may have ended its write, although
-    /// the node's message did not arrive.
+    /// `unsaved` is [`crate::segment::Segment::unsaved`] after that. A page in it, which
+    /// the node has filled and written, counts as published. A program may have ended its write,
+    /// although the node's message did not arrive.
     ///
     /// With [`Placement::Pool`](super::Placement::Pool) pages in its memory stay until they are
     /// written back ([`Outbox::rescues`]), and no node is notified. With the other placement they

@@ -6,7 +6,7 @@ use crate::message::ToDirectory;
 impl Node {
     /// Reports the node's state and its waiting operations to a restarted directory. Fills and
     /// merges in progress continue. The end of a write-back that the former directory requested
-    /// must not be reported, and a write-back that the new one requests must begin after it.
+    /// must not be reported. A write-back that the new one requests must begin after that end.
     /// Messages of the former directory that this node has not received must not arrive any more.
     pub fn rejoin(&mut self, out: &mut Vec<Effect>) {
         // The new directory knows nothing of requests of the former one.

@@ -66,7 +66,7 @@ impl Node {
     /// Returns the place from which to copy the page, as [`Node::acquire`] does. That is this
     /// node's replica, if it has one. Copy and check the generation, without a pin.
     ///
-    /// A copy from a replica that was dropped meanwhile is correct: the read began before the drop,
+    /// A copy from a replica that was dropped meanwhile is correct. The read began before the drop,
     /// and so before the next store into the page ended.
     pub fn acquire_copy(
         &mut self,

@@ -344,8 +344,8 @@ impl Node {
         self.losses.get(&inode).copied().unwrap_or_default()
     }
 
-    /// Returns the number of losses that a new user of the file need not be notified of: all except
-    /// those that no flush has reported yet.
+    /// Returns the number of losses that a new user of the file need not be notified of. All losses
+    /// count except those that no flush has reported yet.
     pub fn reported_losses(&mut self, inode: u64) -> u64 {
         let losses = self.losses(inode);
         losses - u64::from(self.lost.contains(&inode))

@@ -12,9 +12,9 @@ const CUTS: usize = RELAXED;
 const SHIFT: u32 = 32;
 
 impl Segment {
-    /// Returns the number of truncations of a file, and of those that share its word. No truncation
-    /// has removed a part of the stores between two calls with the same result, if the file was
-    /// long enough after the stores and before the second call.
+    /// Returns the number of truncations of a file, and of those that share its word. Two calls
+    /// with the same result show that no truncation has removed a part of the stores between them.
+    /// For that, the file must be long enough after the stores and before the second call.
     #[must_use]
     pub fn cuts(&self, inode: u64) -> u64 {
         let header = self.alone_word(inode);

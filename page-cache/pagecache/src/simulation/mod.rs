@@ -1,6 +1,7 @@
-//! Simulation of the whole protocol in one thread: a directory, nodes, their memory, a store and
-//! programs, on links and a schedule drawn from a seed, checked against a [`model`]. A seed replays
-//! a run exactly.
+//! Simulation of the whole protocol in one thread.
+//!
+//! Its parts are a directory, nodes, their memory, a store and programs. Links and schedule are
+//! drawn from a seed. A [`model`] checks the results. A seed replays a run exactly.
 //!
 //! # Fault contract
 //!

@@ -50,7 +50,7 @@ pub(crate) struct Bound {
 impl Log {
     fn stay(&mut self, block: &Block) -> Stay {
         let next = self.stays;
-        let stay = *self.staying.entry(block.places.start).or_insert(next);
+        let stay = *self.staying.entry(block.slots.start).or_insert(next);
         self.stays += u32::from(stay == next);
         stay
     }
@@ -73,7 +73,7 @@ impl Log {
     pub(crate) fn removed(&mut self, block: &Block) {
         let stay = self.stay(block);
         self.events.push(Event::Removed(stay));
-        self.staying.remove(&block.places.start);
+        self.staying.remove(&block.slots.start);
     }
 
     pub(crate) fn served(&mut self, write: bool, now: Duration) {

@@ -98,11 +98,11 @@ struct Run {
 fn one(input: &Input, dirty_percent: u64) -> Value {
     let cache = model(input.working_set_bytes * CACHE_PERCENT / 100);
     let groups = (cache.capacity_bytes / cache.sizes.region_bytes()).max(1);
-    let places = BTreeMap::from([(0, groups * u64::from(cache.sizes.region_units()))]);
+    let slots = BTreeMap::from([(0, groups * u64::from(cache.sizes.region_units()))]);
     let tree = |name, adjustment, nines, scope, over| {
         let sizes = match over {
             Over::Volumes => &input.blocks,
-            Over::Places => &places,
+            Over::Slots => &slots,
         };
         Trees::new(name, adjustment, nines, (scope, over), sizes)
     };
@@ -111,7 +111,7 @@ fn one(input: &Input, dirty_percent: u64) -> Value {
     let mut trees = Vec::new();
     for nines in NINES {
         trees.push(tree("ours", priced, nines, in_place, Over::Volumes));
-        trees.push(tree("places", priced, nines, in_place, Over::Places));
+        trees.push(tree("places", priced, nines, in_place, Over::Slots));
         trees.push(tree("paper", paper, nines, in_place, Over::Volumes));
     }
     trees.push(tree("ours, all", priced, 2.0, all, Over::Volumes));
@@ -218,7 +218,7 @@ impl Run {
             let block = Block {
                 volume: changed.volume,
                 units: changed.units.clone(),
-                places: changed.places.clone(),
+                slots: changed.slots.clone(),
             };
             match changed.change {
                 Change::Placed => placed.push((changed.id, block)),
@@ -288,11 +288,11 @@ impl Run {
         let exact = self.trees.len() + 1;
         for &id in &blocks {
             let (volume, units) = self.cache.units_of(id);
-            let places = self.cache.places_of(id);
+            let slots = self.cache.slots_of(id);
             let block = Block {
                 volume,
                 units,
-                places,
+                slots,
             };
             let dirty = self.dirty.has(id);
             for (count, trees) in written_back.iter_mut().zip(&self.trees) {

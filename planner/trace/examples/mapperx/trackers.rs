@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_mapperx::{Adjuster, Adjustment};
 use forebay_metadata::tree::{
-    DEFAULT_DEGREE, DEFAULT_LEVELS, Marked, Plane, Shape, Tree, TreeOptions, TreePlace,
+    DEFAULT_DEGREE, DEFAULT_LEVELS, Marked, Plane, Shape, Tree, TreeExtent, TreeOptions,
 };
 use serde_json::{Value, json};
 
@@ -26,8 +26,8 @@ pub(crate) struct Block {
     pub(crate) volume: u16,
     /// Its part of the volume, in blocks of the smallest size.
     pub(crate) units: Range<u64>,
-    /// Its place in the cache, in blocks of the smallest size.
-    pub(crate) places: Range<u64>,
+    /// The slots that it takes, of the smallest size.
+    pub(crate) slots: Range<u64>,
 }
 
 impl Block {
@@ -104,8 +104,8 @@ pub(crate) enum Scope {
 pub(crate) enum Over {
     /// Volumes, each with one of its own, as in the paper.
     Volumes,
-    /// The places of the cache, as in the engine: one tree.
-    Places,
+    /// The slots of the cache, as in the engine: one tree.
+    Slots,
 }
 
 /// One tree a volume, or one.
@@ -153,16 +153,16 @@ impl Trees {
         self.trees.entry(volume).or_insert_with(|| {
             let blocks = self.sizes.get(&volume).copied().unwrap_or(1);
             let shape = Shape::for_volume(blocks, DEFAULT_DEGREE, DEFAULT_LEVELS);
-            let place = TreePlace {
+            let extent = TreeExtent {
                 offset: 0,
                 unit_bytes: UNIT_BYTES,
                 volume,
                 plane: Plane::Dirty,
                 shape: shape.expect("the defaults are valid"),
             };
-            let adjuster = self.adjustment.adjuster(place.shape);
+            let adjuster = self.adjustment.adjuster(extent.shape);
             VolumeTree {
-                tree: Tree::new(place.shape, place.unit_words(), self.options, adjuster),
+                tree: Tree::new(extent.shape, extent.unit_words(), self.options, adjuster),
                 writes: 0,
             }
         })
@@ -172,7 +172,7 @@ impl Trees {
     fn at(&self, block: &Block) -> (u16, Range<u64>) {
         match self.over {
             Over::Volumes => (block.volume, block.units.clone()),
-            Over::Places => (0, block.places.clone()),
+            Over::Slots => (0, block.slots.clone()),
         }
     }
 
@@ -233,7 +233,7 @@ impl Trees {
         self.records.pass(now);
         let volume = match self.over {
             Over::Volumes => volume,
-            Over::Places => 0,
+            Over::Slots => 0,
         };
         let one = self.tree(volume);
         one.writes += u64::from(write);

@@ -27,7 +27,7 @@ enum Place {
 ///
 /// The ghost lists are trimmed when a block is inserted, not when the victim is chosen. With one
 /// victim for each block the outcome is the paper's. With victims chosen ahead of need, the paper's
-/// bounds hold: T1 and B1 together hold at most one key for each slot, and all four lists at most
+/// bounds hold. T1 and B1 together hold at most one key for each slot, and all four lists at most
 /// two.
 #[derive(Debug)]
 pub struct Arc {

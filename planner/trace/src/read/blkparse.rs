@@ -1,7 +1,10 @@
 //! The default output of blkparse: `major,minor CPU sequence time pid action RWBS sector + sectors
 //! [process]`. The event `Q` (queued) is the client's request; the other events say how it was
-//! processed. A trace that was recorded without `Q` has the request at a later stage: `I` (inserted
-//! into the scheduler's queue), `D` (issued to the driver) or `C` (completed).
+//! processed. A trace that was recorded without `Q` has the request at a later stage:
+//!
+//! - `I`: inserted into the scheduler's queue
+//! - `D`: issued to the driver
+//! - `C`: completed
 
 use super::field::{self, Fields as _, S, Words};
 use super::{Bad, LineFormat, named};

@@ -1,6 +1,8 @@
-//! libCacheSim's oracleGeneral, 24 bytes a record, little-endian: u32 time (s), u64 id, u32 size
-//! (bytes), i64 number of the next request for the same id, from one, or -1. The id is a sector's
-//! number. It has no operations: all are reads.
+//! libCacheSim's oracleGeneral, 24 bytes a record, little-endian.
+//!
+//! The fields are u32 time (s), u64 id, u32 size (bytes) and i64 next. The last is the number of
+//! the next request for the same id, from one, or -1. The id is a sector's number. The format has
+//! no operations: all are reads.
 
 use super::Bad;
 use super::field::{self, S, SECTOR_BYTES};

@@ -1,8 +1,12 @@
-//! vscsiStats, binary, little-endian. Version 1 has 32 bytes a record: u32 serial number, u32
-//! length (bytes), u32 scatter-gather entries, u16 SCSI command, u16 version, u64 LBN (sectors),
-//! u64 time (us). Version 2 has 40: u16 command, u16 version, u32 serial number, u32 length, u32
-//! scatter-gather entries, u64 LBN, u64 time, u64 response time. The version is the high byte of
-//! its field.
+//! vscsiStats, binary, little-endian.
+//!
+//! - *Version 1* has 32 bytes a record. It begins with u32 serial number, u32 length (bytes) and
+//!   u32 scatter-gather entries. u16 SCSI command, u16 version, u64 LBN (sectors) and u64 time (us)
+//!   follow.
+//! - *Version 2* has 40 bytes a record. It begins with u16 command, u16 version, u32 serial number
+//!   and u32 length. u32 scatter-gather entries, u64 LBN, u64 time and u64 response time follow.
+//!
+//! The version is the high byte of its field.
 
 use super::Bad;
 use super::field::{self, SECTOR_BYTES, US};

@@ -29,5 +29,5 @@ pub struct Changed {
     /// Range of the volume in the block, in blocks of the smallest size.
     pub units: Range<u64>,
     /// Range of the cache in the block, in blocks of the smallest size.
-    pub places: Range<u64>,
+    pub slots: Range<u64>,
 }

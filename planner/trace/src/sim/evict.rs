@@ -11,7 +11,7 @@ impl Simulated {
     /// Makes room ahead of need. Returns whether it evicted or wrote back a block.
     pub(super) fn make_room(&mut self) -> bool {
         let traffic = &self.traffic;
-        let look = |_: &BlockTable, id: BlockId| match traffic[id as usize].dirty {
+        let look = |_: &BlockTable, id: BlockId| match traffic[id.index()].dirty {
             0 => Evictability::Now,
             _ => Evictability::Later,
         };
@@ -44,13 +44,13 @@ impl Simulated {
     }
 
     pub(super) fn write_back(&mut self, id: BlockId) {
-        let dirty = self.traffic[id as usize].dirty;
+        let dirty = self.traffic[id.index()].dirty;
         if dirty == 0 {
             return;
         }
         match (self.model.fill, self.model.write_back) {
             (Fill::Whole, _) => {
-                self.traffic[id as usize].dirty = 0;
+                self.traffic[id.index()].dirty = 0;
                 self.note(Change::Cleaned, id);
                 let bytes = self.model.sizes.block_bytes(self.table.class(id));
                 let read = self.read_victim(bytes);
@@ -58,7 +58,7 @@ impl Simulated {
                 self.clock.wait(written);
             }
             (_, WriteBack::Victim) => {
-                self.traffic[id as usize].dirty = 0;
+                self.traffic[id.index()].dirty = 0;
                 self.note(Change::Cleaned, id);
                 for (_, len) in runs(dirty) {
                     let bytes = u64::from(len) * self.granule_bytes;
@@ -81,7 +81,7 @@ impl Simulated {
         let mut all = 0;
         for nth in 0..regions {
             for (id, _) in self.table.find(volume, first_region + nth) {
-                let dirty = self.traffic[id as usize].dirty;
+                let dirty = self.traffic[id.index()].dirty;
                 if dirty != 0 {
                     let shift = nth * granules;
                     all |= dirty << shift;
@@ -94,10 +94,10 @@ impl Simulated {
             let run = bits(u64::from(first), u64::from(first + len));
             let mut read = self.clock.now();
             for (id, shift) in &blocks {
-                let piece = self.traffic[*id as usize].dirty & (run >> shift);
+                let piece = self.traffic[id.index()].dirty & (run >> shift);
                 if piece != 0 {
-                    self.traffic[*id as usize].dirty &= !piece;
-                    if self.traffic[*id as usize].dirty == 0 {
+                    self.traffic[id.index()].dirty &= !piece;
+                    if self.traffic[id.index()].dirty == 0 {
                         self.note(Change::Cleaned, *id);
                     }
                     let bytes = u64::from(piece.count_ones()) * self.granule_bytes;

@@ -245,7 +245,7 @@ impl Simulated {
         }
         let start = request.offset_bytes - (region << self.region_shift);
         let asked = bits(first - base, last - base);
-        let holds = |(id, _): &(BlockId, Span)| asked & !self.states[*id as usize].valid == 0;
+        let holds = |(id, _): &(BlockId, Span)| asked & !self.states[id.index()].valid == 0;
         let unit = (start >> self.model.sizes.unit_shift()) as u32;
         let found = self.table.find_at(volume, region, unit).find(holds);
         let Some((id, _)) = found else {
@@ -261,7 +261,7 @@ impl Simulated {
 
     /// Records a request for granules of a cached block.
     fn note_use(&mut self, id: BlockId, touched: u64) {
-        let state = &mut self.states[id as usize];
+        let state = &mut self.states[id.index()];
         let repeated = state.asked & touched;
         state.asked |= touched;
         let units = u64::from(1_u32 << self.table.class(id));
@@ -326,7 +326,7 @@ impl Simulated {
         let known = Cell::new((u64::MAX, 0));
         let cached = |region: u64| -> u64 {
             if known.get().0 != region {
-                let valid = |id: BlockId, _| self.states[id as usize].valid;
+                let valid = |id: BlockId, _| self.states[id.index()].valid;
                 known.set((region, self.table.gather(volume, region, valid)));
             }
             known.get().1
@@ -437,15 +437,15 @@ impl Simulated {
         let id = self.table.allocate(part.volume, part.region, span);
         let id = id.expect("there is room");
         self.replacer.placed(&self.table, id);
-        if id as usize >= self.states.len() {
-            self.states.resize(id as usize + 1, State::default());
-            self.traffic.resize(id as usize + 1, Traffic::default());
+        if id.index() >= self.states.len() {
+            self.states.resize(id.index() + 1, State::default());
+            self.traffic.resize(id.index() + 1, Traffic::default());
         }
-        self.states[id as usize] = State {
+        self.states[id.index()] = State {
             valid: 0,
             asked: self.touched(part, span),
         };
-        self.traffic[id as usize] = Traffic::default();
+        self.traffic[id.index()] = Traffic::default();
         self.placed = true;
         self.note(Change::Placed, id);
         self.counts.allocated_blocks += 1;

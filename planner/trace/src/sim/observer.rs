@@ -28,11 +28,11 @@ impl Simulated {
         (volume, first..first + u64::from(span.units()))
     }
 
-    /// Returns the place of a block in the cache, in blocks of the smallest size.
+    /// The slots that a block takes, of the smallest size.
     #[must_use]
-    pub fn places_of(&self, id: BlockId) -> Range<u64> {
+    pub fn slots_of(&self, id: BlockId) -> Range<u64> {
         let (_, _, span) = self.table.address(id);
-        let first = u64::from(self.table.place(id));
+        let first = u64::from(self.table.slot(id).get());
         first..first + u64::from(span.units())
     }
 
@@ -46,14 +46,14 @@ impl Simulated {
             return;
         }
         let (volume, units) = self.units_of(id);
-        let places = self.places_of(id);
+        let slots = self.slots_of(id);
         if let Some(changes) = &mut self.changes {
             changes.push(Changed {
                 change,
                 id,
                 volume,
                 units,
-                places,
+                slots,
             });
         }
     }

@@ -26,7 +26,7 @@ impl Simulated {
         if part.write {
             return self.write_granules(part, id, touched, start, end);
         }
-        let absent = self.granules(span) & !self.states[id as usize].valid;
+        let absent = self.granules(span) & !self.states[id.index()].valid;
         let fetched = match self.model.fill {
             Fill::Learned => part.wanted & absent,
             Fill::Demand => touched & absent,
@@ -47,14 +47,14 @@ impl Simulated {
             self.counts.io.write_to_cache.add(size);
             self.clock.cache(Way::Write, read, size);
             self.clock.wait(read);
-            self.traffic[id as usize].ready_ns = read;
+            self.traffic[id.index()].ready_ns = read;
         }
-        let at = self.clock.now().max(self.traffic[id as usize].ready_ns);
+        let at = self.clock.now().max(self.traffic[id.index()].ready_ns);
         if write {
             self.counts.io.write_to_cache.add(bytes);
             let written = self.clock.cache(Way::Write, at, bytes);
             self.clock.wait(written);
-            self.traffic[id as usize].dirty = u64::MAX;
+            self.traffic[id.index()].dirty = u64::MAX;
             self.note(Change::Written, id);
         } else if !fresh {
             self.counts.io.read_from_cache.add(bytes);
@@ -70,7 +70,7 @@ impl Simulated {
         if self.arriving.iter().all(|(of, _)| *of != id) {
             return now;
         }
-        let traffic = &self.traffic[id as usize];
+        let traffic = &self.traffic[id.index()];
         match traffic.pending & granules {
             0 => now,
             _ => now.max(traffic.ready_ns),
@@ -87,7 +87,7 @@ impl Simulated {
 
     /// Reads the cached bytes of `start..end` of the region, granules `touched`, from a block.
     fn read_granules(&mut self, id: BlockId, touched: u64, start: u64, end: u64) -> u64 {
-        let valid = self.states[id as usize].valid;
+        let valid = self.states[id.index()].valid;
         let at = self.arrived(id, touched);
         let mut hit_bytes = 0;
         for (first, len) in runs(touched & valid) {
@@ -112,7 +112,7 @@ impl Simulated {
         end: u64,
     ) -> u64 {
         let granule = self.granule_bytes;
-        let absent = touched & !self.states[id as usize].valid;
+        let absent = touched & !self.states[id.index()].valid;
         self.fetch_granules(
             part,
             id,
@@ -122,8 +122,8 @@ impl Simulated {
                     end >> self.granule_shift,
                 ),
         );
-        self.states[id as usize].valid |= touched;
-        self.traffic[id as usize].dirty |= touched;
+        self.states[id.index()].valid |= touched;
+        self.traffic[id.index()].dirty |= touched;
         self.note(Change::Written, id);
         self.writes.push(end - start);
         if absent == 0 { end - start } else { 0 }
@@ -140,7 +140,7 @@ impl Simulated {
                 mask: bits(u64::from(first), u64::from(first + len)),
             });
         }
-        self.states[id as usize].valid |= granules;
+        self.states[id.index()].valid |= granules;
     }
 
     /// Issues the request's reads of the backing device, then its writes.
@@ -179,7 +179,7 @@ impl Simulated {
                 self.counts.io.write_to_cache.add(fetch.bytes);
                 self.clock.cache(Way::Write, read, fetch.bytes);
                 if fetch.mask != 0 {
-                    let traffic = &mut self.traffic[fetch.id as usize];
+                    let traffic = &mut self.traffic[fetch.id.index()];
                     if traffic.ready_ns <= now {
                         traffic.pending = 0;
                     }

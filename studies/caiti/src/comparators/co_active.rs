@@ -7,7 +7,7 @@ use crate::policy::{Admission, Decide, LINK_BYTES, Links, List, NONE, Slots, Vie
 
 /// Blocks that the filter takes before it is emptied, for each slot.
 const REMEMBERED: usize = 2;
-/// Bits of the filter for each of them, and how many of these a block sets: about one in fifty
+/// Bits of the filter for each of them, and how many of these a block sets. About one in fifty
 /// blocks is taken for hot by mistake.
 const BITS: usize = 8;
 const HASHES: u64 = 3;

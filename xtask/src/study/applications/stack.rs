@@ -1,5 +1,13 @@
-//! Storage of the programs, from below: a file in memory with the declared latency, a table, a
-//! policy, the daemon's FUSE export, a loop device with direct I/O, ext4.
+//! Storage of the programs.
+//!
+//! Its layers are, from below:
+//!
+//! - a file in memory with the declared latency
+//! - a table
+//! - a policy
+//! - the daemon's FUSE export
+//! - a loop device with direct I/O
+//! - ext4
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

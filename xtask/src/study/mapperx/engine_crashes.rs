@@ -33,7 +33,7 @@ pub(super) fn grid(traces: &[&Trace]) -> Grid {
     grid
 }
 
-/// Returns the fields of the page about the worst crash of a cache with a tree: the one after which
+/// Returns the fields of the page about the worst crash of a cache with a tree. After that crash,
 /// most bytes were written back for each dirty byte.
 pub(super) fn worst(traces: &[Trace]) -> Option<[(&'static str, String); 6]> {
     let crashes = traces.iter().flat_map(|trace| {

@@ -62,7 +62,8 @@ impl<'a> Place<'a> {
         match token {
             "(" => {
                 let is_call = CALLS.contains(&name)
-                    || before == "::" && CALLS.contains(&&*format!("{path}::{name}"))
+                    || ["::", "."].contains(&before)
+                        && CALLS.contains(&&*format!("{path}{before}{name}"))
                     || name == "!" && MACROS.contains(&&*format!("{before}!"));
                 self.brackets.push(is_call);
             }

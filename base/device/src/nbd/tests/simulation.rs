@@ -1,5 +1,7 @@
-//! Random lives of a device and its server, by seed: connections break, the server loses its power,
-//! answers slowly, late or never, fails, and stays away. Clients write, read and flush meanwhile.
+//! Random lives of a device and its server, by seed.
+//!
+//! Connections break. The server loses its power, answers slowly, late or never, fails, and stays
+//! away. Clients write, read and flush meanwhile.
 //!
 //! A model checks what the layers above rely on:
 //!

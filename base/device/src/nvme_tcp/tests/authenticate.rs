@@ -109,8 +109,8 @@ fn changed(received: &[Vec<u8>], at: usize, value: u8) -> Word {
 /// Answer of a lying target to the messages of its host.
 type Lie = fn(&[Vec<u8>]) -> Word;
 
-/// Number of the wrong message (from 1), its fault, and the result: error kind, a word of the
-/// error, and the reason that the target gets.
+/// Number of the wrong message (from 1), its fault, and the result. The result is the error kind, a
+/// word of the error, and the reason that the target gets.
 type Case = (
     usize,
     &'static str,

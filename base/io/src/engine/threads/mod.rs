@@ -1,6 +1,7 @@
 //! The engine for places where io_uring is forbidden: epoll for sockets, on the reactor's thread,
-//! and a fixed pool of worker threads for files.
+//! and a pool of worker threads for files.
 
+mod jobs;
 mod pool;
 
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Conversion of errors of the crate `object_store` to errors of Forebay, without secrets.
 //!
 //! The texts of that crate have URLs and answers of the server: a signed URL is a secret, and an
-//! answer may repeat one. So a message has the status and the code of an answer, or the cause at
-//! the end of the chain, and no text of the crate.
+//! answer may repeat one. So a message has no text of the crate. It has the status and the code of
+//! an answer, or the cause at the end of the chain.
 
 use std::error::Error as StdError;
 use std::time::Duration;

@@ -164,7 +164,7 @@ impl Regions {
                 continue;
             }
             // The volume's clients get the error of a failed flush. Marks and records keep waiting.
-            if self.committer.deferred_slots() > 0 {
+            if self.committer.deferred_blocks() > 0 {
                 let volumes: Vec<_> = self.volumes.all();
                 for volume in volumes {
                     if volume.backing.unflushed() {

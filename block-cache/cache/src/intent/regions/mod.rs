@@ -2,8 +2,8 @@
 //! the log before a clean copy may be overwritten in place (`MaybeDirty`, rule 3). It must also be
 //! there before a write to the backing device bypasses a cached copy (`Intent`, rule 5).
 //!
-//! If a bit-tree tracks possibly dirty data (see `tracking`), a region has the mark `MaybeDirty`
-//! only in memory.
+//! If a bit-tree tracks possibly dirty data (see `dirty_tracking`), a region has the mark
+//! `MaybeDirty` only in memory.
 //!
 //! A region has one mark at a time. So after a crash exactly one of the two copies is known to be
 //! newer. A mark is set durably before the first operation that needs it. It stays for later
@@ -270,25 +270,25 @@ impl Regions {
         self.committer.commit().await
     }
 
-    /// Queues the records of a region's slots that are dirty by its mark only.
+    /// Queues the records of a region's blocks that are dirty by its mark only.
     fn queue_unrecorded(&self, volume: u16, number: u64) {
         let units = self.marks.units(number);
         // Marks cover whole regions of blocks.
         let first = self.geometry.region_of(units.start);
         let last = self.geometry.region_of(units.end - 1);
         for region in first..=last {
-            let slots: Vec<BlockId> = {
+            let blocks: Vec<BlockId> = {
                 let map = self.map.borrow();
                 map.overlapping(volume, region, u64::MAX)
-                    .map(|(slot, _)| slot)
-                    .filter(|slot| map.has(*slot, UNRECORDED))
+                    .map(|(id, _)| id)
+                    .filter(|id| map.has(*id, UNRECORDED))
                     .collect()
             };
-            for slot in slots {
-                if self.committer.record_is_durable(slot) {
-                    self.marks.repeat(slot);
+            for id in blocks {
+                if self.committer.record_is_durable(id) {
+                    self.marks.repeat(id);
                 }
-                self.committer.queue_record(slot);
+                self.committer.queue_record(id);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Marks of regions, as the log has them: the blocks that each mark covers, and the place of its
+//! Marks of regions, as the log has them: the blocks that each mark covers, and the position of its
 //! record.
 //!
 //! [`Regions`](crate::intent::regions::Regions) sets and clears marks; the committer logs them.
@@ -62,7 +62,7 @@ pub(crate) struct Marks {
     /// Blocks in a region, as a power of two.
     shift: u8,
     table: RefCell<Table>,
-    /// Slots whose record in flight says the same as the durable record and the mark.
+    /// Blocks whose record in flight says the same as the durable record and the mark.
     repeated: RefCell<HashSet<BlockId>>,
 }
 
@@ -81,27 +81,27 @@ impl Marks {
         region << self.shift..(region + 1) << self.shift
     }
 
-    /// Returns whether a slot's record in flight says nothing new.
-    pub(crate) fn is_repeated(&self, slot: BlockId) -> bool {
-        self.repeated.borrow().contains(&slot)
+    /// Returns whether a block's record in flight says nothing new.
+    pub(crate) fn is_repeated(&self, block: BlockId) -> bool {
+        self.repeated.borrow().contains(&block)
     }
 
-    /// Notes that a slot's record in flight says nothing new.
-    pub(crate) fn repeat(&self, slot: BlockId) {
-        self.repeated.borrow_mut().insert(slot);
+    /// Notes that a block's record in flight says nothing new.
+    pub(crate) fn repeat(&self, block: BlockId) {
+        self.repeated.borrow_mut().insert(block);
     }
 
-    /// Notes that the record of a slot says more than a durable record and a mark.
-    pub(crate) fn says_more(&self, slot: BlockId) {
+    /// Notes that the record of a block says more than a durable record and a mark.
+    pub(crate) fn says_more(&self, block: BlockId) {
         let mut repeated = self.repeated.borrow_mut();
         if !repeated.is_empty() {
-            repeated.remove(&slot);
+            repeated.remove(&block);
         }
     }
 
-    /// Ends a round of commits: only records of slots that are still to be logged are in flight.
+    /// Ends a round of commits: only records of blocks that are still to be logged are in flight.
     pub(crate) fn trim_repeated(&self, is_pending: impl Fn(BlockId) -> bool) {
-        (self.repeated.borrow_mut()).retain(|slot| is_pending(*slot));
+        (self.repeated.borrow_mut()).retain(|block| is_pending(*block));
     }
 
     /// Returns the region that a block belongs to.
@@ -121,7 +121,7 @@ impl Marks {
         self.table.borrow_mut().get(id).record_at = at;
     }
 
-    /// Returns the place in the ring of the record that counts; none if the region has gone.
+    /// Returns the position in the ring of the record that counts; none if the region has gone.
     pub(crate) fn record_at(&self, id: MarkId) -> Option<u32> {
         let table = self.table.borrow();
         table
@@ -131,14 +131,14 @@ impl Marks {
             .map(|region| region.record_at)
     }
 
-    /// Notes that a slot of this block turned dirty in place, without a record.
+    /// Notes that this block turned dirty in place, without a record.
     pub(crate) fn unrecorded(&self, key: BlockKey) {
         if let Some(region) = self.table.borrow_mut().find(self.address(key)) {
             region.unrecorded += 1;
         }
     }
 
-    /// Notes that a record of such a slot was logged.
+    /// Notes that a record of such a block was logged.
     pub(crate) fn recorded(&self, key: BlockKey) {
         if let Some(region) = self.table.borrow_mut().find(self.address(key)) {
             debug_assert!(region.unrecorded > 0);
@@ -147,13 +147,19 @@ impl Marks {
     }
 
     /// Adds a mark that recovery found.
-    pub(crate) fn restore(&self, volume: u16, number: u64, state: MarkState, place: u32) -> MarkId {
+    pub(crate) fn restore(
+        &self,
+        volume: u16,
+        number: u64,
+        state: MarkState,
+        position: u32,
+    ) -> MarkId {
         let mut table = self.table.borrow_mut();
         let id = table.get_or_insert(volume, number);
         let region = table.get(id);
         region.state = state;
         region.logged = state;
-        region.record_at = place;
+        region.record_at = position;
         table.set_marked(id, true);
         id
     }

@@ -23,7 +23,7 @@ pub(crate) struct Region {
     pub(super) busy: bool,
     /// Operations in flight that rely on the state.
     pub(super) users: u32,
-    /// Slots that are dirty without a record that says so.
+    /// Blocks that are dirty without a record that says so.
     pub(super) unrecorded: u32,
     pub(super) record_at: u32,
     pub(super) last_used: Duration,

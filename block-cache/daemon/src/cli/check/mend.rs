@@ -13,7 +13,7 @@ use forebay_io::system;
 use serde_json::json;
 
 use crate::stack::journal::{self, JournalOwner};
-use crate::stack::{log_losses, lost_with};
+use crate::stack::{lists_of, log_losses, lost_with};
 use crate::state::{Opening, StateDirectory, with_help};
 use forebay_terminal::size::{human_bytes, human_count};
 
@@ -105,10 +105,17 @@ impl Losses {
         state.store_opening(uuid, &opening)
     }
 
-    /// Logs the losses that the repair is about to forget. Records durably which volumes may lack
-    /// data.
+    /// Logs the losses that the repair is about to forget, and lists their ranges durably. Records
+    /// which volumes may lack data.
     fn note_found(&self, recovery: &RecoveryReport) -> Result<()> {
-        log_losses(recovery);
+        log_losses(recovery, usize::MAX);
+        if let State::Held(state) = &self.state {
+            for (volume, fate, ranges) in
+                (self.volumes.iter()).flat_map(|it| lists_of(recovery, it))
+            {
+                state.note_lost(&volume, fate, &ranges)?;
+            }
+        }
         let has_lost =
             |volume: &&String| self.log_is_damaged || lost_with(recovery, volume).is_some();
         self.note(self.volumes.iter().filter(has_lost)).map(drop)

@@ -73,7 +73,10 @@ fn an_nvme_export_needs_an_nqn_and_access_control() {
             &good.replace("nqn.2026", "2026"),
             "is no NVMe qualified name",
         ),
-        (&format!("{good}\nallow_hosts = []"), "nobody could connect"),
+        (
+            &format!("{good}\nallow_hosts = []"),
+            "no host could connect",
+        ),
         (
             &format!("{good}\nallow_hosts = [\"host\"]"),
             "/etc/nvme/hostnqn",

@@ -75,7 +75,7 @@ fn contradictions_of_tls_are_reported_with_their_line() {
         ),
         (
             format!("{NBD}\n{FILES}\ntls = \"offered\"\ntls_client_ca = \"ca.pem\""),
-            "keeps nobody out",
+            "excludes no client",
         ),
         (
             "vhost-user-blk = \"vm2.sock\"\ntls = \"required\"".to_owned(),

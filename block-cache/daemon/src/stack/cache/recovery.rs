@@ -1,5 +1,6 @@
 //! The result of a recovery, in the log.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_block::{Context as _, Result};
@@ -10,9 +11,9 @@ use crate::stack::{Wishes, offload};
 use crate::state::StateDirectory;
 use forebay_terminal::size::human_count;
 
-/// Logs the losses that an opening found. Records durably which of these volumes may lack data, so
-/// that no block device or virtual machine that outlives the daemon continues without them. The
-/// opening forgets the losses afterwards, and its process may die then.
+/// Logs the losses that an opening found, and lists all of their ranges durably. Records which of
+/// these volumes may lack data, so that no block device or virtual machine that outlives the daemon
+/// continues without them. The opening forgets the losses afterwards, and its process may die then.
 ///
 /// # Errors
 /// The error of the state directory.
@@ -21,23 +22,91 @@ pub(in crate::stack) async fn note_losses(
     state: Arc<StateDirectory>,
     volumes: Vec<String>,
 ) -> Result<()> {
-    log_losses(&recovery);
-    let lost = |volume: String| Some((lost_with(&recovery, &volume)?, volume));
-    let lost: Vec<_> = volumes.into_iter().filter_map(lost).collect();
-    if lost.is_empty() {
+    log_losses(&recovery, LISTED);
+    let lost = |volume: &String| Some((lost_with(&recovery, volume)?, volume.clone()));
+    let lost: Vec<_> = volumes.iter().filter_map(lost).collect();
+    // A damaged superblock may name no volume for a range.
+    let unnamed = (kinds_of(&recovery).into_iter())
+        .flat_map(|(ranges, _)| ranges)
+        .map(|range| range.volume.clone())
+        .filter(|volume| !volumes.contains(volume) && !volume.contains('/'));
+    let mut listed: Vec<String> = unnamed.collect();
+    listed.sort_unstable();
+    listed.dedup();
+    let lists: Vec<_> = (volumes.iter().chain(&listed))
+        .flat_map(|volume| lists_of(&recovery, volume))
+        .collect();
+    if lost.is_empty() && lists.is_empty() {
         return Ok(());
     }
     let noted = offload(move || {
+        let mut lists = lists.iter();
+        lists.try_for_each(|(volume, fate, ranges)| state.note_lost(volume, fate, ranges))?;
         let mut lost = lost.iter();
         lost.try_for_each(|(reason, volume)| state.note_disk_gap(volume, Some(reason), true))
     });
     noted.await.context(|| "recording the losses above")
 }
 
-/// Most ranges of a missing process journal that the log lists one by one.
+/// Largest number of ranges of one kind that the log of a daemon lists one by one. The log drops
+/// lines if they come faster than its reader takes them.
 const LISTED: usize = 64;
 
-/// Logs the ranges whose acknowledged writes are given up with the process journal.
+/// The kinds of losses that an opening finds: the ranges, and their fate.
+fn kinds_of(recovery: &RecoveryReport) -> [(&[LostRange], &'static str); 4] {
+    [
+        (
+            recovery.journal_losses.as_deref().unwrap_or_default(),
+            "acknowledged writes to this range MAY BE LOST with the process journal",
+        ),
+        (
+            &recovery.possible_losses,
+            "dirty data of this range MAY BE LOST: any that only the damaged records described \
+             reads as the backing device has it",
+        ),
+        (
+            &recovery.cut,
+            "LOST: dirty data where the cache device was truncated; it reads as the backing \
+             device has it",
+        ),
+        (&recovery.lost, recovery.loss()),
+    ]
+}
+
+/// Returns the lists of the lost ranges of a volume: volume, fate, and ranges.
+pub(crate) fn lists_of(
+    recovery: &RecoveryReport,
+    volume: &str,
+) -> Vec<(String, &'static str, Vec<Range<u64>>)> {
+    let of_kind = |(ranges, fate): (&[LostRange], &'static str)| {
+        let ranges: Vec<_> = (ranges.iter())
+            .filter(|range| range.volume == volume)
+            .map(|range| range.offset..range.offset + range.len)
+            .collect();
+        (!ranges.is_empty()).then(|| (volume.to_owned(), fate, ranges))
+    };
+    kinds_of(recovery).into_iter().filter_map(of_kind).collect()
+}
+
+/// Logs the first `listed` ranges, each with its fate, and the number of the others.
+fn log_ranges(ranges: &[LostRange], fate: &str, listed: usize) {
+    for range in ranges.iter().take(listed) {
+        tracing::error!(
+            volume = range.volume,
+            offset = range.offset,
+            len = range.len,
+            "{fate}"
+        );
+    }
+    if let Some(more) = ranges.len().checked_sub(listed).filter(|more| *more > 0) {
+        tracing::error!(
+            "{more} more ranges of this kind\n    \
+             help: the files VOLUME.lost in the state directory list all of them"
+        );
+    }
+}
+
+/// Logs that acknowledged writes are given up with the process journal.
 fn log_journal_losses(ranges: &[LostRange]) {
     let bytes: u64 = ranges.iter().map(|range| range.len).sum();
     let within = match ranges.len() {
@@ -48,21 +117,10 @@ fn log_journal_losses(ranges: &[LostRange]) {
         "--accept-journal-loss gives up the process journal: ACKNOWLEDGED WRITES MAY BE LOST\n    \
          help: check what the clients stored last in the ranges that may be concerned: {within}"
     );
-    for range in ranges.iter().take(LISTED) {
-        tracing::error!(
-            volume = range.volume,
-            offset = range.offset,
-            len = range.len,
-            "acknowledged writes to this range MAY BE LOST with the process journal"
-        );
-    }
-    if let Some(more) = ranges.len().checked_sub(LISTED).filter(|more| *more > 0) {
-        tracing::error!("{more} more ranges may have lost writes with the process journal");
-    }
 }
 
-/// Records durably which volumes of the cache that are not in the configuration may lack writes,
-/// since this start accepts the loss of the process journal.
+/// Records durably which volumes of the cache may lack writes, since this start accepts the loss of
+/// the process journal. Volumes of the configuration are left out.
 pub(super) async fn note_accepted_loss(
     config: &Config,
     wishes: &Wishes,
@@ -81,40 +139,16 @@ pub(super) async fn note_accepted_loss(
     .await
 }
 
-/// Logs the losses that an opening found.
-pub(crate) fn log_losses(recovery: &RecoveryReport) {
+/// Logs the losses that an opening found, and the first `listed` ranges of each kind.
+pub(crate) fn log_losses(recovery: &RecoveryReport, listed: usize) {
     if let Some(ranges) = &recovery.journal_losses {
         log_journal_losses(ranges);
     }
     if let Some(damage) = recovery.damage_of_log() {
         tracing::error!("{damage}");
     }
-    for range in &recovery.possible_losses {
-        tracing::error!(
-            volume = range.volume,
-            offset = range.offset,
-            len = range.len,
-            "dirty data of this range MAY BE LOST: any that only the damaged records described \
-             reads as the backing device has it"
-        );
-    }
-    for cut in &recovery.cut {
-        tracing::error!(
-            volume = cut.volume,
-            offset = cut.offset,
-            len = cut.len,
-            "LOST: dirty data where the cache device was truncated; it reads as the backing \
-             device has it"
-        );
-    }
-    for lost in &recovery.lost {
-        tracing::error!(
-            volume = lost.volume,
-            offset = lost.offset,
-            len = lost.len,
-            "{}",
-            recovery.loss()
-        );
+    for (ranges, fate) in kinds_of(recovery) {
+        log_ranges(ranges, fate, listed);
     }
 }
 
@@ -171,16 +205,19 @@ pub(crate) fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'sta
 pub(in crate::stack) fn lost_of(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
     if recovery.cut.iter().any(|range| range.volume == volume) {
         return Some(
-            "its cache device was truncated, and data of it LOST: the daemon's log has the ranges",
+            "its cache device was truncated, and data of it LOST: its file `.lost` in the state \
+             directory has the ranges",
         );
     }
     if recovery.lost.iter().any(|range| range.volume == volume) {
         return Some(match recovery.lost_in_flight {
             true => {
-                "its cache device failed while data of it was being written: the daemon's log has \
-                 the ranges"
+                "its cache device failed while data of it was being written: its file `.lost` in \
+                 the state directory has the ranges"
             }
-            false => "its cache LOST data of it: the daemon's log has the ranges",
+            false => {
+                "its cache LOST data of it: its file `.lost` in the state directory has the ranges"
+            }
         });
     }
     None

@@ -187,8 +187,8 @@ fn help_for_moved(relation: Relation) -> String {
 }
 
 /// Returns the cache and path of a process journal of this boot whose cache was on a device at
-/// `place`, at its configured path or in the default directory. With `medium`, only one of that
-/// device counts: another one may have been at the place.
+/// `place`. The journal is at its configured path or in the default directory. With `medium`, only
+/// one of that device counts: another one may have been at the place.
 pub(crate) fn left_of(
     place: &str,
     configured: Option<&Path>,

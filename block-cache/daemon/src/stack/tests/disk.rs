@@ -150,3 +150,42 @@ fn losses_are_recorded_during_the_opening() {
         assert!(state.disk_gap("logs").expect("known").is_some());
     });
 }
+
+/// The log drops lines beyond its queue of 4,096, and no other place had the ranges.
+#[test]
+fn all_lost_ranges_are_listed_in_the_state_directory() {
+    let scratch = Scratch::new("disk-lost-ranges");
+    let path = scratch.0.join("state");
+    let state = Arc::new(StateDirectory::open(&path).expect("made"));
+    let range = |nth: u64| forebay_cache::LostRange {
+        volume: "db".into(),
+        offset: nth * 8192,
+        len: 4096,
+    };
+    let report = RecoveryReport {
+        lost: (0..5000).map(range).collect(),
+        cut: vec![range(7000)],
+        possible_losses: vec![forebay_cache::LostRange {
+            volume: "#5".into(),
+            ..range(0)
+        }],
+        ..RecoveryReport::default()
+    };
+    on_reactor(|| async move {
+        let volumes = ["db", "logs"].map(str::to_owned);
+        // An opening that fails later is repeated, and must not fill the file system.
+        for _ in 0..3 {
+            let noted = note_losses(report.clone(), Arc::clone(&state), volumes.to_vec());
+            noted.await.expect("noted");
+        }
+    });
+    let list = std::fs::read_to_string(path.join("db.lost")).expect("a list");
+    for nth in (0..5000).chain([7000]) {
+        let line = format!("{} 4096", nth * 8192);
+        assert!(list.lines().any(|listed| listed == line), "{line}");
+    }
+    // Two headers, and a range whose volume the superblock does not name.
+    assert_eq!(list.lines().count(), 5003);
+    assert!(path.join("#5.lost").exists());
+    assert!(!path.join("logs.lost").exists());
+}

@@ -34,8 +34,8 @@ pub(super) fn unopened(error: Error, state: &Path, file: &Path, existed: bool) -
         ErrorKind::Corrupt => with_help(
             &error,
             &file.display().to_string(),
-            "or start with --accept-journal-loss, which gives up damaged slots and writes the rest \
-             back, and check what the clients stored last",
+            "or start with --accept-journal-loss to give up damaged slots and write back the \
+             others, and check the clients' last data",
         ),
         ErrorKind::InvalidInput if existed => Error::new(ErrorKind::InvalidInput, earlier(file)),
         _ => error.context(file.display().to_string()),

@@ -54,7 +54,7 @@ impl Claim {
     }
 
     /// Returns the record to store durably before the claim. After it, either writer is known: the
-    /// claim may be made or not. The first claim of a log is not announced: without it there is no
+    /// claim may be made or not. The first claim of a log is not announced. Without it there is no
     /// data, and an announcement would call the log older than the record.
     #[must_use]
     pub fn announced_in(&self, record: Record) -> Record {

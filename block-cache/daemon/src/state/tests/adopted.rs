@@ -1,4 +1,4 @@
-//! Decisions on a cache that the user adopts: its dirty data stays only if the state directory
+//! Decisions on a cache that the user adopts. Its dirty data stays only if the state directory
 //! knows of no service that was not through this cache.
 
 use super::super::decide::{served_as, written_without_cache};

@@ -49,7 +49,7 @@ fn no_record_of_another_kind_is_waited_for() {
     };
     let store = || state.store("db", &record(1, HERE));
     let cache = format!("{}.cache", hex(&uuid));
-    let cases: [(&str, Access<'_>); 21] = [
+    let cases: [(&str, Access<'_>); 22] = [
         ("db.epoch", &|| state.load("db").map(drop)),
         ("db.epoch.new", &store),
         ("db.ranges", &|| state.ranges("db").map(drop)),
@@ -70,6 +70,9 @@ fn no_record_of_another_kind_is_waited_for() {
             state
                 .note_abandoned("db", 1, std::slice::from_ref(&(0..9)))
                 .map(drop)
+        }),
+        ("db.lost", &|| {
+            state.note_lost("db", "lost", std::slice::from_ref(&(0..9)))
         }),
         (&cache, &|| {
             StateDirectory::opening_in(&scratch.0, &uuid).map(drop)

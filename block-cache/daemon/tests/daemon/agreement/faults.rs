@@ -32,6 +32,8 @@ pub(crate) enum Part {
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
     pub(crate) part: Part,
+    /// Second part whose text the fault changes, if it changes one.
+    also: Option<Part>,
     /// Bases that can have the fault.
     pub(crate) on: fn(Base) -> bool,
     plant: fn(&Place) -> Planted,
@@ -59,12 +61,29 @@ impl Fault {
         Self {
             name,
             part,
+            also: None,
             on,
             plant,
             says,
             served: None,
             sample: false,
         }
+    }
+
+    /// Returns whether a case may have both faults. Neither may remove the text that the other
+    /// changes.
+    pub(crate) fn fits(&self, other: &Self) -> bool {
+        self.parts()
+            .all(|part| other.parts().all(|of_other| part != of_other))
+    }
+
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        std::iter::once(self.part).chain(self.also)
+    }
+
+    const fn also(mut self, part: Part) -> Self {
+        self.also = Some(part);
+        self
     }
 
     const fn sample(mut self) -> Self {

@@ -73,7 +73,7 @@ impl Case {
         if draw.below(2) == 1 {
             let others = all
                 .into_iter()
-                .filter(|fault| (fault.on)(base) && fault.part != first.part);
+                .filter(|fault| (fault.on)(base) && fault.fits(first));
             let others: Vec<_> = others.collect();
             faults.push(others[draw.below(others.len())]);
         }

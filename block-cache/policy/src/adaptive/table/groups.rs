@@ -1,12 +1,13 @@
 //! Where blocks lie: groups, the size of the blocks of each, and which of its slots are in use.
 //!
-//! The blocks of a group have consecutive numbers. So the place says the number, and a group's
+//! The blocks of a group have consecutive numbers. So the slot says the number, and a group's
 //! blocks are adjacent in memory.
 
 use std::ops::Range;
 
+use super::GroupId;
 use super::numbers::Numbers;
-use super::{BlockId, GroupId};
+use crate::adaptive::ids::{BlockId, Slot};
 use crate::adaptive::sizes::{BlockSizes, ones};
 use crate::bits::BitSet;
 
@@ -17,9 +18,9 @@ pub(in crate::adaptive) struct Groups {
     units: u32,
     /// Units of a group, as a power of two.
     shift: u8,
-    /// The number of the first slot of each.
-    first: Vec<BlockId>,
-    /// Where blocks have one size, numbers are places.
+    /// The number of the block in the first slot of each.
+    first: Vec<u32>,
+    /// None where blocks have one size: a block has the number of its slot.
     numbers: Option<Numbers>,
     /// The size of the blocks of each.
     classes: Vec<u8>,
@@ -91,11 +92,11 @@ impl Groups {
     }
 
     #[inline]
-    pub(super) const fn of(&self, place: u32) -> GroupId {
-        place >> self.shift
+    pub(super) const fn of(&self, slot: Slot) -> GroupId {
+        slot.get() >> self.shift
     }
 
-    /// Blocks of a class in a group.
+    /// Returns the number of blocks of a class that a group holds.
     pub(super) fn slots(&self, group: GroupId, class: u8) -> u32 {
         let first = group << self.shift;
         (self.units - first).min(1 << self.shift) >> class
@@ -114,35 +115,35 @@ impl Groups {
         self.classes[group as usize]
     }
 
-    /// Which slot of its group a place is.
+    /// How many slots of its group are before a slot.
     #[inline]
-    const fn slot(&self, place: u32, class: u8) -> u32 {
-        (place & ((1 << self.shift) - 1)) >> class
+    const fn nth(&self, slot: Slot, class: u8) -> u32 {
+        (slot.get() & ((1 << self.shift) - 1)) >> class
     }
 
-    /// Whether a block of a class can begin at a place.
-    pub(super) fn fits(&self, place: u32, class: u8) -> bool {
-        (self.of(place) as usize) < self.len()
-            && place.is_multiple_of(1 << class)
-            && self.slot(place, class) < self.slots(self.of(place), class)
+    /// Whether a slot can have a block of a class.
+    pub(super) fn fits(&self, slot: Slot, class: u8) -> bool {
+        (self.of(slot) as usize) < self.len()
+            && slot.get().is_multiple_of(1 << class)
+            && self.nth(slot, class) < self.slots(self.of(slot), class)
     }
 
-    /// The number of a block that lies at a place.
+    /// The number of the block in a slot.
     #[inline]
-    pub(super) fn number(&self, place: u32, class: u8) -> BlockId {
-        self.first[self.of(place) as usize] + self.slot(place, class)
+    pub(super) fn number(&self, slot: Slot, class: u8) -> BlockId {
+        BlockId::new(self.first[self.of(slot) as usize] + self.nth(slot, class))
     }
 
-    /// The number of a place, if it is in use.
-    pub(super) fn number_at(&self, place: u32) -> Option<BlockId> {
-        let group = self.of(place);
+    /// The number of the block in a slot, if that is in use.
+    pub(super) fn number_at(&self, slot: Slot) -> Option<BlockId> {
+        let group = self.of(slot);
         let class = *self.classes.get(group as usize)?;
-        let used = self.fits(place, class) && self.used(group) >> self.slot(place, class) & 1 == 1;
-        used.then(|| self.number(place, class))
+        let used = self.fits(slot, class) && self.used(group) >> self.nth(slot, class) & 1 == 1;
+        used.then(|| self.number(slot, class))
     }
 
-    /// The numbers of a group's slots; none if it is free.
-    pub(super) fn numbers_of(&self, group: GroupId) -> Range<BlockId> {
+    /// The numbers for the blocks of a group; none if it is free.
+    pub(super) fn numbers_of(&self, group: GroupId) -> Range<u32> {
         let first = self.first[group as usize];
         match self.used(group) {
             0 => first..first,
@@ -153,19 +154,19 @@ impl Groups {
     /// Returns the end of the chunk of numbers that `id` is in. The numbers of any group are in one
     /// chunk.
     pub(super) fn chunk_end(&self, id: BlockId) -> u32 {
-        ((id | ((1 << self.shift) - 1)) + 1).min(self.units)
+        ((id.get() | ((1 << self.shift) - 1)) + 1).min(self.units)
     }
 
-    /// A free place for a block of a class, in use now: in a group of that class, else in a free
+    /// A free slot for a block of a class, in use now: in a group of that class, else in a free
     /// one.
-    pub(super) fn take(&mut self, class: u8) -> Option<u32> {
-        let nth = usize::from(class);
-        let holes = &self.holes[nth];
+    pub(super) fn take(&mut self, class: u8) -> Option<Slot> {
+        let class_index = usize::from(class);
+        let holes = &self.holes[class_index];
         // A group is filled before the next one is looked for.
-        let hole = match self.hole_units[nth] {
+        let hole = match self.hole_units[class_index] {
             0 => None,
             _ => holes
-                .next(self.filling[nth] as usize)
+                .next(self.filling[class_index] as usize)
                 .or_else(|| holes.next(0)),
         };
         let group = match hole {
@@ -176,24 +177,24 @@ impl Groups {
                 group
             }
         };
-        self.filling[nth] = group;
-        let slot = (!self.used(group)).trailing_zeros();
-        self.fill(group, class, slot);
-        Some((group << self.shift) + (slot << class))
+        self.filling[class_index] = group;
+        let nth = (!self.used(group)).trailing_zeros();
+        self.fill(group, class, nth);
+        Some(Slot::new((group << self.shift) + (nth << class)))
     }
 
-    /// Takes a place for a block of a class. False if that cannot be, because the group has blocks
-    /// of another size or the place is in use. The block [fits](Groups::fits) there.
-    pub(super) fn claim(&mut self, place: u32, class: u8) -> bool {
-        let group = self.of(place);
-        let slot = self.slot(place, class);
+    /// Takes a slot for a block of a class. False if that cannot be, because the group has blocks
+    /// of another size or the slot is in use. The block [fits](Groups::fits) there.
+    pub(super) fn claim(&mut self, slot: Slot, class: u8) -> bool {
+        let group = self.of(slot);
+        let nth = self.nth(slot, class);
         let used = self.used(group);
         if used == 0 {
             self.give(group, class);
-        } else if self.classes[group as usize] != class || used >> slot & 1 == 1 {
+        } else if self.classes[group as usize] != class || used >> nth & 1 == 1 {
             return false;
         }
-        self.fill(group, class, slot);
+        self.fill(group, class, nth);
         true
     }
 
@@ -209,8 +210,8 @@ impl Groups {
         self.holes[usize::from(class)].insert(group as usize);
     }
 
-    fn fill(&mut self, group: GroupId, class: u8, slot: u32) {
-        let at = (group << self.shift) + slot;
+    fn fill(&mut self, group: GroupId, class: u8, nth: u32) {
+        let at = (group << self.shift) + nth;
         self.used[at as usize / 64] |= 1 << (at % 64);
         self.hole_units[usize::from(class)] -= 1 << class;
         if self.used(group).count_ones() == self.slots(group, class) {
@@ -218,10 +219,10 @@ impl Groups {
         }
     }
 
-    /// Frees a place, and its group with the last place in use.
-    pub(super) fn release(&mut self, place: u32, class: u8) {
-        let group = self.of(place);
-        let at = (group << self.shift) + self.slot(place, class);
+    /// Frees a slot, and its group with the last slot in use.
+    pub(super) fn release(&mut self, slot: Slot, class: u8) {
+        let group = self.of(slot);
+        let at = (group << self.shift) + self.nth(slot, class);
         debug_assert!(
             self.classes[group as usize] == class
                 && self.used[at as usize / 64] >> (at % 64) & 1 == 1

@@ -4,8 +4,9 @@
 //! With several sizes there are fewer blocks than units, and a head for each unit would mostly lead
 //! nowhere.
 
-use super::{Block, BlockId, BlockTable, CLASS_SHIFT, LEAVING, NONE, PROTECTED};
+use super::{Block, BlockTable, CLASS_SHIFT, LEAVING, NONE, PROTECTED};
 use crate::BlockKey;
+use crate::adaptive::ids::BlockId;
 use crate::adaptive::sizes::{BlockSizes, Span, aligned, ones};
 
 /// Heads of a line, as a power of two.
@@ -75,7 +76,7 @@ impl BlockTable {
                 left += usize::from(block.next != NONE);
             }
             for id in &found[..matches] {
-                gathered |= bits(*id, self.span(&self.blocks[*id as usize]));
+                gathered |= bits(BlockId::new(*id), self.span(&self.blocks[*id as usize]));
             }
             (chains, matches) = (left, 0);
         }
@@ -138,7 +139,7 @@ impl BlockTable {
                     let block = &self.blocks[id as usize];
                     at = block.next;
                     if block.address() & mask == wanted {
-                        return Some((id, self.span(block)));
+                        return Some((BlockId::new(id), self.span(block)));
                     }
                 }
                 if starts == 0 {

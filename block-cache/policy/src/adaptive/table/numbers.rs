@@ -1,11 +1,10 @@
-//! Numbers for the slots of groups: consecutive, and as many as the group has slots. So few large
+//! Numbers for the blocks of groups: consecutive, and as many as the group has slots. So few large
 //! blocks take few numbers.
 //!
 //! Numbers are allocated in chunks of as many as the largest group has. Chunks are split into
 //! halves, quarters and so on, and merged when they are released. So there are never more chunks
 //! in use than groups, and the numbers stay below the units of the cache.
 
-use super::BlockId;
 use crate::adaptive::sizes::{aligned, ones};
 use crate::bits::BitSet;
 
@@ -55,18 +54,18 @@ impl Numbers {
     ///
     /// # Panics
     /// If more are given out than groups need.
-    pub(super) fn take(&mut self, power: u8) -> BlockId {
+    pub(super) fn take(&mut self, power: u8) -> u32 {
         let mut longest = self.longest[usize::from(power)..].iter();
         let chunk = longest.find_map(|chunks| chunks.next(0));
         let chunk = chunk.expect("a chunk for each group");
         let first = runs(self.free(chunk), power).trailing_zeros() as usize;
         let first = (chunk << self.shift) + first;
         self.change(chunk, first, power);
-        first as BlockId
+        first as u32
     }
 
     /// Takes back what [`Numbers::take`] gave out.
-    pub(super) fn give_back(&mut self, first: BlockId, power: u8) {
+    pub(super) fn give_back(&mut self, first: u32, power: u8) {
         let first = first as usize;
         self.change(first >> self.shift, first, power);
     }
@@ -107,7 +106,7 @@ mod tests {
             shift in prop::sample::select(vec![3u8, 6]),
         ) {
             let mut numbers = Numbers::new(shift, 6);
-            let mut taken: Vec<(BlockId, u8)> = Vec::new();
+            let mut taken: Vec<(u32, u8)> = Vec::new();
             for (power, which) in steps {
                 // Six groups, each with numbers or without.
                 if taken.len() == 6 || which < taken.len() / 2 {
@@ -117,7 +116,7 @@ mod tests {
                     taken.push((numbers.take(power), power));
                 }
                 let all = taken.iter().flat_map(|(first, power)| *first..*first + (1 << power));
-                let all: Vec<BlockId> = all.collect();
+                let all: Vec<u32> = all.collect();
                 prop_assert!(all.iter().all(|number| *number < 6 << shift));
                 prop_assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
             }

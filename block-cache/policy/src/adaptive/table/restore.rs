@@ -1,16 +1,17 @@
 //! A table as it was before: blocks are put back where they lie.
 
-use super::{BlockId, BlockTable};
+use super::BlockTable;
+use crate::adaptive::ids::{BlockId, Slot};
 use crate::adaptive::sizes::{BlockSizes, Span};
 
 /// Why a block cannot be put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misplaced {
-    /// There is no such place, no block of this size begins there, or no volume has such a region.
-    NoSuchPlace,
-    /// The place is taken, or its group holds blocks of another size: this one, among others.
+    /// There is no such slot, no block of this size begins there, or no volume has such a region.
+    NoSuchSlot,
+    /// The slot is taken, or its group holds blocks of another size: this one, among others.
     Taken(BlockId),
-    /// The place, or its group with blocks of another size, is waiting to be free.
+    /// The slot, or its group with blocks of another size, is waiting to be free.
     Held,
 }
 
@@ -26,42 +27,42 @@ impl BlockTable {
         volume: u16,
         region: u64,
         span: Span,
-        place: u32,
+        slot: Slot,
     ) -> Result<BlockId, Misplaced> {
         let numbered = region < BlockSizes::MAX_VOLUME_UNITS >> self.sizes.top();
-        if !numbered || !self.sizes.has(span.class) || !self.groups.fits(place, span.class) {
-            return Err(Misplaced::NoSuchPlace);
+        if !numbered || !self.sizes.has(span.class) || !self.groups.fits(slot, span.class) {
+            return Err(Misplaced::NoSuchSlot);
         }
-        if !self.groups.claim(place, span.class) {
-            let group = self.groups.of(place);
+        if !self.groups.claim(slot, span.class) {
+            let group = self.groups.of(slot);
             let same = self.groups.class(group) == span.class;
             let mut blocks = self.blocks_of(group);
-            let other = blocks.find(|id| !same || self.place(*id) == place);
+            let other = blocks.find(|id| !same || self.slot(*id) == slot);
             return Err(other.map_or(Misplaced::Held, Misplaced::Taken));
         }
-        let id = self.fill(volume, region, span, place);
+        let id = self.fill(volume, region, span, slot);
         self.enter_least(id);
         Ok(id)
     }
 
-    /// Looks at the memory that putting these back changes, at all of it at once:
+    /// Looks at the memory that putting these back changes, at all of it at once.
     /// [`BlockTable::restore`] of one after the other would wait for each piece in turn.
-    pub fn look_ahead(&self, coming: impl Iterator<Item = (u16, u64, Span, u32)>) {
-        let looked = coming.map(|(volume, region, span, place)| {
+    pub fn look_ahead(&self, coming: impl Iterator<Item = (u16, u64, Span, Slot)>) {
+        let looked = coming.map(|(volume, region, span, slot)| {
             let head = self.heads[self.head(volume, region, span.first)];
-            let there = self.groups.fits(place, span.class);
-            let id = there.then(|| self.groups.number(place, span.class));
-            let block = id.and_then(|id| self.blocks.get(id as usize));
-            head ^ block.map_or(0, |block| block.place)
+            let there = self.groups.fits(slot, span.class);
+            let id = there.then(|| self.groups.number(slot, span.class));
+            let block = id.and_then(|id| self.blocks.get(id.index()));
+            head ^ block.map_or(0, |block| block.slot.get())
         });
         std::hint::black_box(looked.fold(0, std::ops::BitXor::bitxor));
     }
 
-    /// Keeps a place from being given out until [`BlockTable::free_place`]. Returns whether that
+    /// Keeps a slot from being given out until [`BlockTable::free_slot`]. Returns whether that
     /// was necessary and possible: it is not where something lies already.
-    pub fn hold(&mut self, place: u32, class: u8) -> bool {
+    pub fn hold(&mut self, slot: Slot, class: u8) -> bool {
         // A block that is put there and retired leaves just that.
-        match self.restore(0, 0, Span { first: 0, class }, place) {
+        match self.restore(0, 0, Span { first: 0, class }, slot) {
             Ok(id) => {
                 self.retire(id);
                 true
@@ -85,19 +86,19 @@ mod tests {
         // Regions 5, 4, ... 1, of two sizes, from the most recent on. Blocks held meanwhile leave
         // no trace.
         for (nth, region) in (1..=5).rev().enumerate() {
-            let (place, class) = (2 * nth as u32, (region % 2) as u8);
-            table.look_ahead(std::iter::once((1, region, span(class), place)));
-            assert!(table.hold(15, 0), "nothing lies there");
-            table.free_place(15, 0);
-            blocks.push(table.restore(1, region, span(class), place).expect("free"));
+            let (slot, class) = (Slot::new(2 * nth as u32), (region % 2) as u8);
+            table.look_ahead(std::iter::once((1, region, span(class), slot)));
+            assert!(table.hold(Slot::new(15), 0), "nothing lies there");
+            table.free_slot(Slot::new(15), 0);
+            blocks.push(table.restore(1, region, span(class), slot).expect("free"));
         }
         let new = table.allocate(1, 9, span(0)).expect("there is room");
         let ages: Vec<u32> = blocks.iter().map(|id| table.age(*id)).collect();
         assert_eq!(ages, [1, 2, 3, 4, 5], "uses since, by then");
         assert_eq!(table.age(new), 0);
         let beyond = BlockSizes::MAX_VOLUME_UNITS / 2;
-        let refused = table.restore(1, beyond, span(0), 14);
-        assert_eq!(refused, Err(Misplaced::NoSuchPlace));
+        let refused = table.restore(1, beyond, span(0), Slot::new(14));
+        assert_eq!(refused, Err(Misplaced::NoSuchSlot));
         // From the least recent on.
         let mut removed = Vec::new();
         while let Some(id) = table.coldest(Segment::Probation) {

@@ -4,8 +4,8 @@ use super::{Client, GROUP, GROUP_PAGES, Kind, PAGE_BYTES, Stage, Words, World};
 use crate::message::LockRange;
 
 impl World {
-    /// Uses all pages of the group, one after the other, under one lock: the directory's, or the
-    /// group's word, with the directory's lock when two nodes meet.
+    /// Uses all pages of the group, one after the other, under one lock. It is the directory's, or
+    /// the group's word, with the directory's lock when two nodes meet.
     pub(super) fn step_group(&mut self, client: &mut Client) -> Result<(), String> {
         let write = client.kind == Kind::GroupWrite;
         let word = self.segment.alone_word(GROUP);

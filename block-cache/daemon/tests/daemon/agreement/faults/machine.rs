@@ -209,5 +209,6 @@ pub(super) const FAULTS: &[Fault] = &[
             change(p, "volume = \"db\"", "volume = \"dc\"")
         },
         &["db"],
-    ),
+    )
+    .also(Export),
 ];

@@ -1,4 +1,4 @@
-//! Checks a configuration beside the daemon that serves it, or starts with it.
+//! Checks a configuration that a running daemon may serve.
 
 use std::path::Path;
 
@@ -27,11 +27,11 @@ pub(super) fn check_config(
     patience: Patience,
 ) -> Result<(Option<Box<Status>>, Backing)> {
     let running = own_daemon(config, patience)?;
-    match (check_beside(config, running.as_deref()), running) {
+    match (check_with(config, running.as_deref()), running) {
         // A daemon that began to start meanwhile may hold the things that are in the way.
         (Err(error), None) => {
             let running = own_daemon(config, patience)?.ok_or(error)?;
-            let backing = check_beside(config, Some(&running))?;
+            let backing = check_with(config, Some(&running))?;
             Ok((Some(running), backing))
         }
         (checked, running) => Ok((running, checked?)),
@@ -72,8 +72,8 @@ fn holds_state(config: &Config) -> bool {
     looked.is_err_and(|error| error.kind() == ErrorKind::Busy)
 }
 
-/// Checks the same beside the daemon of this configuration, or with none.
-fn check_beside(config: &Config, running: Option<&Status>) -> Result<Backing> {
+/// Checks the same. `running` is the status of the daemon of this configuration, if one runs.
+fn check_with(config: &Config, running: Option<&Status>) -> Result<Backing> {
     Descriptors::raise().check(config)?;
     guard::check(config)?;
     let listening = running.map(|status| &status.listening[..]);

@@ -1,4 +1,4 @@
-//! Grids of AdaCache's own claims, beside the same figures of ours.
+//! Grids that compare AdaCache's claims with the same figures of ours.
 
 use super::simulation::{Row, SIZES, Simulation, Trace};
 use super::table::{percent, ratio};

@@ -1,25 +1,25 @@
-//! State of a slot in the map.
+//! State of a block in the map.
 
 use forebay_policy::BlockKey;
 
 use super::flags::Flags;
 use crate::geometry::Block;
 
-/// State of a slot.
+/// State of a block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct BlockState {
     /// The volume, and the block's first unit.
     pub(crate) key: BlockKey,
     /// The block's size, as a power of two of units.
     pub(crate) class: u8,
     pub(crate) valid: u64,
     pub(crate) dirty: u64,
-    /// Place in the ring of the record that counts.
+    /// Position in the ring of the record that counts.
     pub(crate) record_at: u32,
     pub(crate) flags: Flags,
 }
 
-impl Slot {
+impl BlockState {
     pub(crate) const fn has(&self, flags: Flags) -> bool {
         self.flags.has(flags)
     }
