@@ -185,6 +185,9 @@ fn a_file_that_does_not_match_the_sites_is_found() {
     let missing = sites(&["one Step: a();", "three Lock: c();", "two Wait: b();"]);
     let found = file.mismatches(missing.keys());
     assert_eq!(found, ["without an entry: three Lock: c();"]);
+    let seldom = format!("{}: d();", argued::SELDOM[0]);
+    let seldom = sites(&["one Step: a();", "two Wait: b();", &seldom]);
+    assert_eq!(file.mismatches(seldom.keys()), Vec::<String>::new());
     let gone = sites(&["two Wait: b();"]);
     let found = file.mismatches(gone.keys());
     assert_eq!(found, ["without a site: one Step: a();"]);

@@ -6,7 +6,7 @@ use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::rt;
 use forebay_metadata::Media;
 use forebay_metadata::journal::Journal;
-use forebay_metadata::superblock::{Service, Superblock};
+use forebay_metadata::superblock::{Service, Superblock, VolumeEntry};
 use forebay_policy::cleaning::Cleaning;
 
 use crate::cache_options::CacheOptions;
@@ -102,7 +102,9 @@ impl Cache {
         // Recovered state becomes durable before the old journal is dropped. Only then is the new
         // generation logged. So there is no moment at which the journal is gone and its records are
         // not durable.
-        let opened = engine.go_into_service(orphans, media, is_sparse).await;
+        let opened = engine
+            .go_into_service(orphans, media, is_sparse, &report)
+            .await;
         if let Err(error) = opened {
             if engine.committer.flush_failed()
                 && let Some(buf) = &engine.settings.journal
@@ -207,6 +209,18 @@ impl Cache {
     pub fn allow_write_back(&self) {
         self.engine.service.allow_write_back();
         self.engine.signals.kick_cleaners();
+    }
+
+    /// Forgets, durably, that attached volumes lost data before this opening or during it. Call
+    /// this when the losses have been reported. The next openings no longer name these volumes in
+    /// [`RecoveryReport::unreported`].
+    ///
+    /// # Errors
+    /// The error of the cache device.
+    pub async fn forget_reported_losses(&self) -> Result<()> {
+        let engine = &self.engine;
+        let is_attached = |entry: &VolumeEntry| engine.volumes.contains(entry.id);
+        engine.superblock.forget_losses(is_attached).await
     }
 
     /// Changes the thresholds of write-back for all volumes, until the cache is next opened.
@@ -346,6 +360,7 @@ impl Engine {
         orphans: Vec<OrphanRecord>,
         media: Media,
         is_sparse: bool,
+        report: &RecoveryReport,
     ) -> Result<()> {
         let uuid = self.superblock.current().uuid;
         let boot_id = &self.settings.boot_id;
@@ -363,6 +378,8 @@ impl Engine {
         // A process died between two that agree. Another announcement would end the agreement.
         let is_announced = old.is_some_and(|(_, tie)| self.superblock.has_announced(tie));
         self.superblock.secure_data_generation().await?;
+        // The new journal and the commit below remove the evidence of the losses.
+        self.superblock.note_losses(report.losers()).await?;
         if !is_announced {
             self.superblock
                 .raise_generation(media, is_sparse, old.map(|(buf, _)| buf))

@@ -104,6 +104,8 @@ pub enum Fault {
     /// Identity: writes the next generation to the superblock before the process journal announces
     /// it.
     RaiseUnannounced,
+    /// Rule 9: an opening forgets lost data without a note in the superblock.
+    ForgetLoss,
     /// Identity: leaves the generation of a separate data device as it was formatted.
     LeaveDataDevice,
     /// A clean end waits for a round after the one that logs the close.

@@ -51,6 +51,9 @@ pub struct RecoveryReport {
     pub journal_losses: Option<Vec<LostRange>>,
     /// Dirty data that lay where the cache device was cut, and is lost.
     pub cut: Vec<LostRange>,
+    /// Names of volumes whose data an earlier opening found lost. No start that served them has
+    /// reported it.
+    pub unreported: Vec<String>,
     /// Ranges that were decided in spite of a damaged record that may have said otherwise. They
     /// stay dirty and are written back, or were dropped as older than a bypassing write.
     pub uncertain: Vec<LostRange>,
@@ -69,6 +72,15 @@ pub(crate) fn damage_of_log(damaged_records: u64, unreadable_units: u64) -> Opti
 }
 
 impl RecoveryReport {
+    /// Returns the names of the volumes with data that this opening found lost, or perhaps lost.
+    /// Damage of the log stays until a repair, and names no volume.
+    pub(crate) fn losers(&self) -> impl Iterator<Item = &str> {
+        let kinds = [&self.lost, &self.cut]
+            .into_iter()
+            .chain(&self.journal_losses);
+        kinds.flatten().map(|range| &*range.volume)
+    }
+
     /// Describes damage of the log, with the remedy; `None` if there is none.
     #[must_use]
     pub fn damage_of_log(&self) -> Option<String> {

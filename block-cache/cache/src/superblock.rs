@@ -4,13 +4,14 @@
 //! [`media`](crate::media).
 
 use std::cell::{Ref, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use forebay_block::{Buf, Result};
 use forebay_io::sync::Semaphore;
 use forebay_metadata::Media;
 use forebay_metadata::journal::{Journal, Tie};
-use forebay_metadata::superblock::{Role, Superblock};
+use forebay_metadata::superblock::{Role, Superblock, VolumeEntry};
 
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
@@ -159,6 +160,38 @@ impl SuperblockStore {
             superblock.service.next = 0;
             superblock.service.media = media;
             superblock.place.clone_from(&self.settings.data_place);
+        })
+        .await
+    }
+
+    /// Records durably that these volumes have lost data, which a start has to report. The opening
+    /// may forget the lost ranges after that.
+    pub(crate) async fn note_losses(&self, volumes: impl Iterator<Item = &str>) -> Result<()> {
+        let volumes: HashSet<&str> = volumes.collect();
+        if volumes.is_empty() || planted(Fault::ForgetLoss) {
+            return Ok(());
+        }
+        self.change(|superblock| {
+            for entry in &mut superblock.volumes {
+                entry.has_unreported_loss |= volumes.contains(&*entry.name);
+            }
+        })
+        .await
+    }
+
+    /// Forgets the losses of the volumes that `is_reported` selects, durably.
+    pub(crate) async fn forget_losses(
+        &self,
+        is_reported: impl Fn(&VolumeEntry) -> bool,
+    ) -> Result<()> {
+        let is_over = |entry: &VolumeEntry| entry.has_unreported_loss && is_reported(entry);
+        if !self.current.borrow().volumes.iter().any(is_over) {
+            return Ok(());
+        }
+        self.change(|superblock| {
+            for entry in superblock.volumes.iter_mut().filter(|entry| is_over(entry)) {
+                entry.has_unreported_loss = false;
+            }
         })
         .await
     }

@@ -86,6 +86,9 @@ pub struct VolumeEntry {
     /// Whether a write to it or a flush failed, or may have. Data that it shows may be lost with
     /// its next power loss.
     pub may_show_lost: bool,
+    /// Whether an opening of the cache found data of it lost, and no start that served it has
+    /// reported that.
+    pub has_unreported_loss: bool,
     /// First byte of a clean cached copy that differed from the backing device at the last attach.
     /// `None` if all compared copies were equal.
     pub differs_at: Option<u64>,
@@ -228,7 +231,9 @@ impl Superblock {
                 2,
                 u16::try_from(volume.name.len()).expect("at most MAX_NAME_BYTES"),
             );
-            entry[4] = u8::from(volume.flush_failed) | u8::from(volume.may_show_lost) << 1;
+            entry[4] = u8::from(volume.flush_failed)
+                | u8::from(volume.may_show_lost) << 1
+                | u8::from(volume.has_unreported_loss) << 2;
             put_u64(entry, 8, volume.epoch);
             put_u64(entry, 16, volume.size_bytes);
             put_u64(entry, 24, volume.identity.medium);
@@ -310,6 +315,7 @@ impl Superblock {
                         },
                         flush_failed: entry[4] & 1 != 0,
                         may_show_lost: entry[4] & 2 != 0,
+                        has_unreported_loss: entry[4] & 4 != 0,
                         differs_at: get_optional(get_u64(entry, 48)),
                     }
                 })

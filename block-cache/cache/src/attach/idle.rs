@@ -32,7 +32,7 @@ pub struct IdleVolume {
     pub cached_bytes: u64,
     /// Number of bytes that the backing device does not have.
     pub dirty_bytes: u64,
-    /// Whether the next attach must still report a loss of acknowledged writes.
+    /// Whether a start must still report a loss of acknowledged writes.
     pub owes_report: bool,
 }
 
@@ -73,7 +73,7 @@ impl Cache {
                 epoch: entry.epoch,
                 cached_bytes: share.bytes,
                 dirty_bytes: share.dirty_bytes,
-                owes_report: entry.flush_failed,
+                owes_report: entry.flush_failed || entry.has_unreported_loss,
             }
         });
         idle.collect()

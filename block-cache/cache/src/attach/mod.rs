@@ -142,6 +142,7 @@ impl Cache {
             .flush_inherited(name, &earlier, &backing, needed)
             .await?;
         let may_show_lost = engine.failures.may_show_lost(&earlier, options.epoch);
+        let has_unreported_loss = earlier.iter().any(|entry| entry.has_unreported_loss);
         engine
             .check_identity(name, known.as_ref(), &former, sized, &options)
             .await?;
@@ -189,6 +190,7 @@ impl Cache {
                     identity: info.identity,
                     flush_failed: false,
                     may_show_lost,
+                    has_unreported_loss,
                     differs_at: None,
                 });
                 superblock.next_volume = superblock.next_volume.max(id + 1);
@@ -222,9 +224,16 @@ impl Cache {
     /// Returns whether a flush of a volume's backing device failed with clients' writes at stake,
     /// and no attach has reported that.
     #[must_use]
-    pub fn owes_report(&self, name: &str) -> bool {
+    pub fn has_failed_flush(&self, name: &str) -> bool {
         let known = self.engine.known_volume(name);
         known.is_some_and(|known| known.flush_failed)
+    }
+
+    /// Returns whether an opening found data of a volume lost, and no start has reported that.
+    #[must_use]
+    pub fn has_unreported_loss(&self, name: &str) -> bool {
+        let known = self.engine.known_volume(name);
+        known.is_some_and(|known| known.has_unreported_loss)
     }
 
     /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's

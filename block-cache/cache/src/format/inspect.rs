@@ -41,8 +41,10 @@ pub struct InspectedVolume {
     pub dirty_bytes: u64,
     /// End of the last dirty data, in bytes. The backing device must not end before it.
     pub dirty_end_bytes: u64,
-    /// Whether the next attach must still report a loss of acknowledged writes.
+    /// Whether a start must still report a loss of acknowledged writes.
     pub owes_report: bool,
+    /// Whether this loss is data that an earlier opening found lost.
+    pub has_unreported_loss: bool,
     /// Byte at which the backing device differed from a clean copy at the last attach; none if it
     /// did at none.
     pub differs_at: Option<u64>,
@@ -308,7 +310,8 @@ fn describe(
             cached_bytes: 0,
             dirty_bytes: 0,
             dirty_end_bytes: 0,
-            owes_report: volume.flush_failed,
+            owes_report: volume.flush_failed || volume.has_unreported_loss,
+            has_unreported_loss: volume.has_unreported_loss,
             differs_at: volume.differs_at,
         };
         let own = blocks.iter().map(|found| &found.block);

@@ -132,6 +132,7 @@ pub(crate) async fn recover(
         },
         journal_losses,
         lost_in_flight: journal.is_some_and(|found| found.in_flight),
+        unreported: unreported(superblock),
         ..RecoveryReport::default()
     };
     // From here on the damage may vanish. If this process dies, the next one may not find it.
@@ -159,6 +160,13 @@ pub(crate) async fn recover(
         in_doubt::rewrite(devices.data.as_ref(), &geometry, journal, &recovered.map).await;
     }
     Ok(recovered)
+}
+
+/// Returns the names of the volumes with a loss that no start has reported.
+fn unreported(superblock: &Superblock) -> Vec<String> {
+    let volumes = superblock.volumes.iter();
+    let owing = volumes.filter(|volume| volume.has_unreported_loss);
+    owing.map(|volume| volume.name.clone()).collect()
 }
 
 /// Records in the process journal that a flush of the data device failed before the log was

@@ -445,6 +445,7 @@ mod tests {
             volumes: vec![VolumeEntry {
                 flush_failed: false,
                 may_show_lost: false,
+                has_unreported_loss: false,
                 differs_at: None,
                 id: 1,
                 name: "v".into(),

@@ -77,6 +77,7 @@ impl RepairReport {
         recovery.damaged_records + recovery.unreadable_units > 0
             || !recovery.lost.is_empty()
             || !recovery.cut.is_empty()
+            || !recovery.unreported.is_empty()
             || self.data.as_ref().is_some_and(DataReport::has_losses)
     }
 }
@@ -212,6 +213,8 @@ async fn repair_devices(
     if recovery.damaged_records + recovery.unreadable_units > 0 {
         engine.leave_damage_behind().await?;
     }
+    // The caller reports all of them.
+    engine.superblock.forget_losses(|_| true).await?;
     cache.close().await?;
     Ok(RepairReport {
         recovery,

@@ -116,7 +116,7 @@ fn killed(mode: Mode, last: Last) -> (bool, [u8; 2]) {
         let file = file.copy(1);
         let left = Buf::copied(&journal.to_vec());
         let cache = open(&file, &left).await;
-        let is_reported = cache.owes_report("v");
+        let is_reported = cache.has_failed_flush("v");
         let attached = cache.attach("v", Buffered::open(&durable), VolumeOptions::new(mode));
         let volume = attached.await.expect("attaches");
         assert_eq!(cache.stats().volumes[0].loss.is_some(), is_reported);
@@ -190,7 +190,7 @@ fn a_first_flush_covers_data_of_earlier_processes() {
         });
         let options = VolumeOptions::new(Mode::WriteThrough);
         let volume = cache.attach("v", device, options).await.expect("attaches");
-        assert!(!cache.owes_report("v"));
+        assert!(!cache.has_failed_flush("v"));
         volume.flush().await.expect("flushes");
         assert_eq!(*durable.borrow(), vec![1; LEN]);
     });

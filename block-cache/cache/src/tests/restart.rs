@@ -1,5 +1,7 @@
 //! Recovery after a process that was killed, or whose cache device failed a flush.
 
+mod unreported;
+
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
@@ -254,6 +256,7 @@ async fn write_larger_superblock(disk: &SimDisk) {
         identity: Identity::default(),
         flush_failed: false,
         may_show_lost: false,
+        has_unreported_loss: false,
         differs_at: None,
     };
     next.volumes = (0..40).map(volume).collect();

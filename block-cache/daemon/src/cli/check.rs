@@ -319,6 +319,7 @@ pub(super) fn run(
         || !found.corrupt.is_empty()
         || found.journal_problem.is_some()
         || !found.spare_damage.is_empty()
+        || found.volumes.iter().any(|it| it.has_unreported_loss)
         || work.is_some_and(|work| work.is_damaged());
     if let Some(error) = &refusal {
         out::error(&format!("forebay: {}", report_with_help(error)));

@@ -225,10 +225,10 @@ async fn forget_in(
             list = forget::note_discarded(state, name, id, &dirty).await?;
         }
     }
-    let failed = forget::note_failed_flush(cache, state, name).await?;
+    let owed = forget::note_owed_losses(cache, state, name).await?;
     let lost = cache.forget(name, discard_dirty).await?;
     if let Some(state) = state {
         forget::note_forgotten(state, name, id).await?;
     }
-    Ok(forget::forgotten_in_words(name, &lost, list) + failed)
+    Ok(forget::forgotten_in_words(name, &lost, list) + &owed)
 }

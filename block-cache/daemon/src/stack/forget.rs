@@ -9,6 +9,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_cache::{Cache, check_count, no_room};
 
 use super::cache::OpenCache;
+use super::cache::recovery::UNREPORTED;
 use super::{Stack, note_lost, offload};
 use crate::state::{CacheId, Record, StateDirectory};
 use forebay_terminal::size::human_bytes;
@@ -53,25 +54,30 @@ impl Stack {
                 None
             }
         };
-        let failed = note_failed_flush(&opened.cache, Some(&self.state), name).await?;
+        let owed = note_owed_losses(&opened.cache, Some(&self.state), name).await?;
         let lost = opened.cache.forget(name, discard_dirty).await?;
         note_forgotten(&self.state, name, cache.id).await?;
-        Ok(forgotten_in_words(name, &lost, list) + failed)
+        Ok(forgotten_in_words(name, &lost, list) + &owed)
     }
 }
 
-/// Reports a failed flush of a volume's backing device before the cache forgets the volume. Returns
-/// the line for the user, or an empty text.
+/// Reports losses of a volume that no start has reported, before the cache forgets the volume.
+/// Returns the lines for the user, or an empty text.
 ///
 /// # Errors
 /// The error of the state directory.
-pub(crate) async fn note_failed_flush(
+pub(crate) async fn note_owed_losses(
     cache: &Cache,
     state: Option<&Arc<StateDirectory>>,
     name: &str,
-) -> Result<&'static str> {
-    if !cache.owes_report(name) {
-        return Ok("");
+) -> Result<String> {
+    let mut lines = String::new();
+    if cache.has_unreported_loss(name) {
+        tracing::error!(volume = name, "{UNREPORTED}");
+        lines.push_str(&format!("\n  {UNREPORTED}"));
+    }
+    if !cache.has_failed_flush(name) {
+        return Ok(lines);
     }
     tracing::error!(
         volume = name,
@@ -81,7 +87,8 @@ pub(crate) async fn note_failed_flush(
     if let Some(state) = state {
         note_lost(state, vec![name.to_owned()]).await?;
     }
-    Ok("\n  a flush of its backing device failed: UNFLUSHED WRITES MAY BE LOST")
+    lines.push_str("\n  a flush of its backing device failed: UNFLUSHED WRITES MAY BE LOST");
+    Ok(lines)
 }
 
 /// Makes room in a cache for a volume. Removes clean volumes that are not in the configuration, the

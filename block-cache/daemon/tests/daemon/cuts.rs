@@ -104,6 +104,90 @@ fn clean_copies_in_a_cut_part_of_a_cache_file_are_read_from_the_backing_device()
     }
 }
 
+/// A start is refused after it found lost data. The next check names the loss, and so does the
+/// first start that serves the volume.
+#[test]
+fn a_refused_start_leaves_the_report_of_a_loss_to_the_next_one() {
+    let place = Place::new("loss-refused", "wb");
+    if !tells_holes(&place) {
+        return;
+    }
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..128);
+    let (cache, backing) = (place.path("cache"), place.path("db.img"));
+    set_len(&cache, data_offset(&place) + 10 * (32 << 10));
+    set_len(&cache, 64 << 20);
+    daemon.signal(libc::SIGTERM);
+    daemon.wait();
+    let configuration = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    for refuses in ["the length", "the state directory"] {
+        match refuses {
+            "the length" => set_len(&backing, 1 << 16),
+            _ => place.write_config(&configuration.replace("\"state\"", "\"other\"")),
+        }
+        assert!(
+            place.start().try_start().is_err(),
+            "{refuses} does not matter"
+        );
+        assert!(place.log().contains("LOST"), "{refuses}: {}", place.log());
+        set_len(&backing, 64 << 20);
+        place.write_config(&configuration);
+        let checked = place.run(&["check", text(&place.path("forebay.toml"))]);
+        let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+        assert_eq!(checked.status.code(), Some(3), "{refuses}: {said}");
+        assert!(
+            said.contains("LOST: volume db: an earlier opening"),
+            "{refuses}: {said}"
+        );
+    }
+    let daemon = place.serve(&[]);
+    assert!(
+        place.log().contains("an earlier opening of its cache"),
+        "{}",
+        place.log()
+    );
+    let metrics = daemon.get("/metrics");
+    assert!(
+        metrics.contains("forebay_volume_loss{volume=\"db\"} 1"),
+        "{metrics}"
+    );
+    daemon.terminate();
+    place.ok(&["check", text(&place.path("forebay.toml"))]);
+    let daemon = place.serve(&[]);
+    assert!(!place.log().contains("LOST"), "{}", place.log());
+    daemon.terminate();
+}
+
+/// `check --repair` is a report, too: it lists the ranges in the state directory.
+#[test]
+fn a_repair_lists_the_ranges_that_a_cut_took() {
+    let place = Place::new("loss-repaired", "wb");
+    if !tells_holes(&place) {
+        return;
+    }
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..128);
+    let (cache, config) = (place.path("cache"), place.path("forebay.toml"));
+    set_len(&cache, data_offset(&place) + 10 * (32 << 10));
+    set_len(&cache, 64 << 20);
+    daemon.signal(libc::SIGTERM);
+    daemon.wait();
+    let repaired = place.run(&["check", "--repair", text(&config)]);
+    let said = String::from_utf8_lossy(&repaired.stdout).into_owned();
+    assert!(said.contains("LOST: volume db: "), "{said}");
+    let list = std::fs::read_to_string(place.path("state/db.lost")).expect("a list");
+    let ranges = list.lines().skip(1).map(|line| {
+        let (offset, len) = line.split_once(' ').expect("two numbers");
+        (offset.parse().expect("bytes"), len.parse().expect("bytes"))
+    });
+    let ranges: Vec<(u64, u64)> = ranges.collect();
+    assert_eq!(ranges, [(80 * 4096, 48 * 4096)], "{list}");
+    place.ok(&["check", text(&config)]);
+    let daemon = place.serve(&[]);
+    assert!(!place.log().contains("LOST"), "{}", place.log());
+    daemon.terminate();
+}
+
 #[test]
 fn a_wrong_device_for_the_data_costs_nothing() {
     let place = Place::new("wrong-data", "wb");

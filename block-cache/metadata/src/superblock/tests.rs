@@ -170,6 +170,7 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
     superblock.volumes.push(VolumeEntry {
         flush_failed: true,
         may_show_lost: true,
+        has_unreported_loss: true,
         id: 5,
         name: "db".into(),
         epoch: 9,

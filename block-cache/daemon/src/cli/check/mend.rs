@@ -242,6 +242,15 @@ pub(super) fn corrupt(range: &LostRange) -> String {
     )
 }
 
+/// Describes a loss that an earlier opening found, with the remedy.
+pub(super) fn unreported_loss(volume: &str) -> String {
+    format!(
+        "LOST: volume {volume}: an earlier opening of the cache found data of it LOST, and no \
+         start has served it since\n    \
+         help: the log of that start, and `{volume}.lost` in its state directory, have the ranges"
+    )
+}
+
 impl Work {
     /// Whether a repair was requested.
     pub(super) const fn is_repair(&self) -> bool {
@@ -309,6 +318,7 @@ impl Work {
                 human_count(recovery.unreadable_units, "unreadable unit"),
             ));
         }
+        lines.extend(recovery.unreported.iter().map(|it| unreported_loss(it)));
         for range in &recovery.cut {
             lines.push(format!(
                 "LOST: {}: dirty data in the truncated part of the cache device",

@@ -6,7 +6,7 @@ use forebay_block::Error;
 use forebay_cache::Inspection;
 use serde_json::json;
 
-use super::mend::{Work, corrupt};
+use super::mend::{Work, corrupt, unreported_loss};
 use crate::config::Config;
 use crate::config::block_sizes::block_sizes_in_words;
 use crate::stack::journal::JournalOwner;
@@ -51,6 +51,7 @@ pub(super) fn as_json(
                 "size_bytes": volume.size_bytes,
                 "cached_bytes": volume.cached_bytes,
                 "dirty_bytes": volume.dirty_bytes,
+                "unreported_loss": volume.has_unreported_loss,
             })
         })
         .collect();
@@ -102,6 +103,9 @@ pub(super) fn render(
         ));
     }
     for lost in known_corrupt(found, work) {
+        text.push_str(&format!("{lost}\n"));
+    }
+    for lost in unreported(found) {
         text.push_str(&format!("{lost}\n"));
     }
     for note in &found.notes {
@@ -177,7 +181,10 @@ fn verdict(
         "NOT IN ORDER, see above: no repair restores lost data."
     } else if work.is_some_and(Work::has_unreadable_dirty_data) {
         "NOT IN ORDER, see above: no repair reads this data."
-    } else if !found.spare_damage.is_empty() || work.is_some_and(Work::is_damaged) {
+    } else if !found.spare_damage.is_empty()
+        || unreported(found).next().is_some()
+        || work.is_some_and(Work::is_damaged)
+    {
         "In order, except for the damage or loss listed above."
     } else if unverified_bytes > 0 {
         "No damage was found, but some data could not be verified, see above."
@@ -199,6 +206,12 @@ fn known_corrupt(found: &Inspection, work: Option<&Work>) -> impl Iterator<Item 
     let is_listed = work.is_some_and(Work::has_read_data);
     let corrupt_ranges = found.corrupt.iter().filter(move |_| !is_listed);
     corrupt_ranges.map(corrupt)
+}
+
+/// Describes losses that an earlier opening found and that no start has reported.
+fn unreported(found: &Inspection) -> impl Iterator<Item = String> {
+    let owing = found.volumes.iter().filter(|it| it.has_unreported_loss);
+    owing.map(|volume| unreported_loss(&volume.name))
 }
 
 /// Returns the volumes that a cache knows.

@@ -52,6 +52,10 @@ pub(in crate::stack) async fn note_losses(
 /// lines if they come faster than its reader takes them.
 const LISTED: usize = 64;
 
+/// A loss that an earlier start or command found.
+pub(crate) const UNREPORTED: &str = "an earlier opening of its cache found data of it LOST: the \
+    log of that start, and the file `.lost` in its state directory, have the ranges";
+
 /// The kinds of losses that an opening finds: the ranges, and their fate.
 fn kinds_of(recovery: &RecoveryReport) -> [(&[LostRange], &'static str); 4] {
     [
@@ -150,6 +154,9 @@ pub(crate) fn log_losses(recovery: &RecoveryReport, listed: usize) {
     for (ranges, fate) in kinds_of(recovery) {
         log_ranges(ranges, fate, listed);
     }
+    for volume in &recovery.unreported {
+        tracing::error!(volume, "{UNREPORTED}");
+    }
 }
 
 /// Logs the result of the opening, except the [losses](log_losses), at the level that it deserves.
@@ -220,5 +227,6 @@ pub(in crate::stack) fn lost_of(recovery: &RecoveryReport, volume: &str) -> Opti
             }
         });
     }
-    None
+    let unreported = recovery.unreported.iter().any(|name| name == volume);
+    unreported.then_some(UNREPORTED)
 }
