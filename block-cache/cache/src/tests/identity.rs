@@ -225,3 +225,19 @@ fn a_loss_of_the_backing_device_is_reported_under_each_name() {
         });
     }
 }
+
+#[test]
+fn a_loss_follows_its_volume_to_another_name() {
+    run(&world(5, 2 << 20, 512), async move |disks| {
+        make(&disks, 4096).await;
+        prepare(&disks, false).await;
+        let (cache, _) = open(&disks, Durability::Sync).await;
+        let noted = cache.engine.superblock.note_losses(["v"].into_iter()).await;
+        noted.expect("written");
+        let renamed = attach_as(&cache, &disks[1], "renamed", born(5), false).await;
+        drop(renamed.expect("attaches"));
+        assert!(cache.has_unreported_loss("renamed") && !cache.knows("v"));
+        cache.forget_reported_losses().await.expect("written");
+        assert!(!cache.has_unreported_loss("renamed"));
+    });
+}

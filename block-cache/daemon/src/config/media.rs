@@ -48,9 +48,9 @@ impl Use<'_> {
                  out of the configuration: what the cache has of it stays"
             ),
             Self::Backing(volume) => format!(
-                "correct `path`, make it there (a file: `truncate -s SIZE {name}`), or take volume \
-                 {volume:?} and its exports out of the configuration: what the cache has of it \
-                 stays"
+                "correct `path`, put the file back (a new volume: `truncate -s SIZE {name}`), or \
+                 take volume {volume:?} and its exports out of the configuration: what the cache \
+                 has of it stays"
             ),
         }
     }

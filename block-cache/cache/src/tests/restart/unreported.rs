@@ -52,21 +52,6 @@ fn a_loss_is_named_until_a_start_has_reported_it() {
     });
 }
 
-/// A volume is attached under another name. The new name has the loss.
-#[test]
-fn a_loss_follows_its_volume_to_another_name() {
-    run(&world(1), async move |disks| {
-        let journal = lose(&disks).await;
-        let (cache, _) = try_open(&disks, &journal).await.expect("opens");
-        let backing = Rc::new(disks[1].clone());
-        let options = VolumeOptions::new(Mode::WriteBack);
-        let renamed = cache.attach("renamed", backing, options).await;
-        drop(renamed.expect("attaches"));
-        let (_, report) = close_and_open(cache, &disks).await;
-        assert_eq!(report.unreported, ["renamed"]);
-    });
-}
-
 /// The process dies before an I/O of the opening that found the loss, or after it. Returns whether
 /// an opening after that names the volume.
 fn names_it_after(stop: Stop) -> bool {
