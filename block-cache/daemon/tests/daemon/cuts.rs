@@ -136,13 +136,13 @@ fn a_refused_start_leaves_the_report_of_a_loss_to_the_next_one() {
         let said = String::from_utf8_lossy(&checked.stdout).into_owned();
         assert_eq!(checked.status.code(), Some(3), "{refuses}: {said}");
         assert!(
-            said.contains("LOST: volume db: an earlier opening"),
+            said.contains("LOST: volume db: an earlier start"),
             "{refuses}: {said}"
         );
     }
     let daemon = place.serve(&[]);
     assert!(
-        place.log().contains("an earlier opening of its cache"),
+        place.log().contains("an earlier start found"),
         "{}",
         place.log()
     );
