@@ -41,7 +41,7 @@ impl Setup {
             unit_bytes: self.unit_bytes,
             volume: 3,
             plane: Plane::Dirty,
-            shape: Shape::for_volume(self.blocks, 4, self.levels).expect("valid"),
+            shape: Shape::covering(self.blocks, 4, self.levels).expect("valid"),
         }
     }
 

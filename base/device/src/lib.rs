@@ -26,3 +26,5 @@ mod receiver;
 mod remote;
 pub mod signature;
 mod uri_parts;
+
+pub use uri_parts::{percent_decode, percent_encode};

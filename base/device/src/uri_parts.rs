@@ -14,8 +14,23 @@ pub(crate) fn resolve(host: &str, port: u16) -> Option<std::net::SocketAddr> {
     addresses.ok()?.next()
 }
 
+/// Encodes all bytes but the unreserved ones of RFC 3986 and `/` with percent signs.
+#[must_use]
+pub fn percent_encode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'~' => text.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => text.push(char::from(byte)),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
 /// Decodes percent signs as in RFC 3986. Returns `None` if the result is not UTF-8.
-pub(crate) fn percent_decode(text: &str) -> Option<String> {
+#[must_use]
+pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -36,4 +51,17 @@ pub(crate) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoded_path_is_decoded_to_itself() {
+        let path = "/run/my cache?&%é.sock";
+        let encoded = percent_encode(path.as_bytes());
+        assert_eq!(encoded, "/run/my%20cache%3F%26%25%C3%A9.sock");
+        assert_eq!(percent_decode(&encoded).as_deref(), Some(path));
+    }
 }

@@ -156,7 +156,7 @@ impl InfoBlock {
         let available = end.checked_sub(2 * PAGE_BYTES + flog_bytes)?;
         // One page is reserved for the rounding of the map.
         let each = u64::from(internal_block_bytes) + MAP_ENTRY_BYTES;
-        let internal_blocks = u32::try_from((available - PAGE_BYTES) / each).ok()?;
+        let internal_blocks = u32::try_from(available.checked_sub(PAGE_BYTES)? / each).ok()?;
         let blocks = internal_blocks.checked_sub(free_blocks)?;
         let map_bytes = (u64::from(blocks) * MAP_ENTRY_BYTES).next_multiple_of(PAGE_BYTES);
         let copy_offset = end - PAGE_BYTES;

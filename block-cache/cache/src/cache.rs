@@ -62,16 +62,13 @@ impl Cache {
             is_sparse,
             report,
         } = recover(&devices, &mut superblock, &options).await?;
-        // The opening forgets the cut, and its process may die.
-        if let Some(sink) = options
-            .report_sink
-            .as_ref()
-            .filter(|_| !report.cut.is_empty())
-        {
-            let found_last = RecoveryReport {
-                cut: report.cut.clone(),
-                ..RecoveryReport::default()
-            };
+        // The opening forgets this, and its process may die.
+        let found_last = RecoveryReport {
+            cut: report.cut.clone(),
+            unnamed_overwrites: report.unnamed_overwrites.clone(),
+            ..RecoveryReport::default()
+        };
+        if let (Some(sink), Some(_)) = (&options.report_sink, found_last.losers().next()) {
             sink.receive(&found_last).await?;
         }
         let media = media_of(&devices);
@@ -344,7 +341,7 @@ impl Cache {
                         bypassed_writes: counters.bypassed_writes.get(),
                         split_reads: counters.split_reads.get(),
                         bypassed_for_room: counters.bypassed_for_room.get(),
-                        loss: volume.backing.loss(),
+                        loss: volume.loss(),
                         diverged: volume.is_served_degraded(),
                         refuses_writes: engine.refuses_writes(volume),
                     }
@@ -379,7 +376,7 @@ impl Engine {
         let is_announced = old.is_some_and(|(_, tie)| self.superblock.has_announced(tie));
         self.superblock.secure_data_generation().await?;
         // The new journal and the commit below remove the evidence of the losses.
-        self.superblock.note_losses(report.losers()).await?;
+        self.superblock.note_losses(report).await?;
         if !is_announced {
             self.superblock
                 .raise_generation(media, is_sparse, old.map(|(buf, _)| buf))

@@ -111,7 +111,7 @@ pub use media::{check_relation, writes_at_stake};
 pub use memory_estimate::memory_needed;
 pub use online_open::{OpeningMap, OpeningVolume};
 pub use options::{Admission, Devices, Durability, FormatOptions, Mode, VolumeOptions};
-pub use recovery_report::{RecoveryReport, ReportSink};
+pub use recovery_report::{RecoveryReport, ReportSink, UNREPORTED_LOSS};
 pub use repair::verify::DataReport;
 pub use repair::{
     RepairOptions, RepairReport, count_unverified, open_alone, predict_stale, repair, verify,

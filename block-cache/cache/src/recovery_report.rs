@@ -51,8 +51,11 @@ pub struct RecoveryReport {
     pub journal_losses: Option<Vec<LostRange>>,
     /// Dirty data that lay where the cache device was cut, and is lost.
     pub cut: Vec<LostRange>,
-    /// Names of volumes whose data an earlier opening found lost. No start that served them has
-    /// reported it.
+    /// Names of volumes whose last overwrites in place may be lost, anywhere in their dirty data. A
+    /// failed flush covered blocks that the process journal does not name.
+    pub unnamed_overwrites: Vec<String>,
+    /// Names of volumes whose data an earlier opening found lost, or possibly lost. No start that
+    /// served them has reported that.
     pub unreported: Vec<String>,
     /// Ranges that were decided in spite of a damaged record that may have said otherwise. They
     /// stay dirty and are written back, or were dropped as older than a bypassing write.
@@ -72,13 +75,13 @@ pub(crate) fn damage_of_log(damaged_records: u64, unreadable_units: u64) -> Opti
 }
 
 impl RecoveryReport {
-    /// Returns the names of the volumes with data that this opening found lost, or perhaps lost.
-    /// Damage of the log stays until a repair, and names no volume.
+    /// Returns the names of the volumes with data that this opening found lost. Data that damage of
+    /// the log may have taken does not count.
     pub(crate) fn losers(&self) -> impl Iterator<Item = &str> {
-        let kinds = [&self.lost, &self.cut]
-            .into_iter()
-            .chain(&self.journal_losses);
-        kinds.flatten().map(|range| &*range.volume)
+        let kinds = [&self.lost, &self.cut];
+        let ranges = kinds.into_iter().chain(&self.journal_losses).flatten();
+        let names = ranges.map(|range| &range.volume);
+        names.chain(&self.unnamed_overwrites).map(|name| &**name)
     }
 
     /// Describes damage of the log, with the remedy; `None` if there is none.
@@ -100,14 +103,18 @@ impl RecoveryReport {
     }
 }
 
+/// Message for a loss that an earlier start or command found.
+pub const UNREPORTED_LOSS: &str =
+    "an earlier start found that data of it is lost, or may be: see `.lost` of its state directory";
+
 type Received = Pin<Box<dyn Future<Output = Result<()>>>>;
 
 /// Receives the losses that an opening found, before the cache forgets them, and makes durable what
 /// others must know of them. A process that dies later has reported them. The opening may still
 /// fail, and the next one reports them then, too.
 ///
-/// A report comes before the first write to the log. If data was lost with a cut, a second report
-/// has the [cut](RecoveryReport::cut) alone.
+/// A report comes before the first write to the log. If data was lost with a cut, or if the journal
+/// does not name all data in doubt, a second report has [that](RecoveryReport::cut) alone.
 #[derive(Clone)]
 pub struct ReportSink(Rc<dyn Fn(RecoveryReport) -> Received>);
 

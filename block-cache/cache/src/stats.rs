@@ -157,7 +157,7 @@ pub struct VolumeStats {
     pub split_reads: u64,
     /// Number of writes without room that measured admission sent to the backing device.
     pub bypassed_for_room: u64,
-    /// Why what clients wrote to the backing device may be lost, if so.
+    /// Reason why data of clients is lost, or may be. `None` if none is.
     pub loss: Option<String>,
     /// Whether it is written without the cache, which has failed.
     pub diverged: bool,

@@ -18,6 +18,7 @@ use crate::devices::CacheDevices;
 use crate::failpoints::{Fault, planted};
 use crate::foundation::Foundation;
 use crate::options::Settings;
+use crate::recovery_report::RecoveryReport;
 
 /// The superblock of an open cache.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct SuperblockStore {
     data: RefCell<Option<Superblock>>,
     /// Turn to change the superblock.
     lock: Semaphore,
+    /// Numbers of the volumes whose loss this start reports.
+    lossy: RefCell<HashSet<u16>>,
 }
 
 impl SuperblockStore {
@@ -40,6 +43,8 @@ impl SuperblockStore {
         current: Superblock,
         data: Option<Superblock>,
     ) -> Self {
+        let owing = (current.volumes.iter()).filter(|entry| entry.has_unreported_loss);
+        let lossy = owing.map(|entry| entry.id).collect();
         Self {
             devices: Rc::clone(&base.devices),
             settings: Rc::clone(&base.settings),
@@ -47,6 +52,7 @@ impl SuperblockStore {
             current: RefCell::new(current),
             data: RefCell::new(data),
             lock: Semaphore::new(1),
+            lossy: RefCell::new(lossy),
         }
     }
 
@@ -164,22 +170,37 @@ impl SuperblockStore {
         .await
     }
 
-    /// Records durably that these volumes have lost data, which a start has to report. The opening
-    /// may forget the lost ranges after that.
-    pub(crate) async fn note_losses(&self, volumes: impl Iterator<Item = &str>) -> Result<()> {
-        let volumes: HashSet<&str> = volumes.collect();
-        if volumes.is_empty() || planted(Fault::ForgetLoss) {
+    /// Records durably which volumes have lost data, which a start has to report. The opening may
+    /// forget the lost ranges after that.
+    pub(crate) async fn note_losses(&self, report: &RecoveryReport) -> Result<()> {
+        let certain: HashSet<&str> = report.losers().collect();
+        let possible = report.possible_losses.iter().map(|range| &*range.volume);
+        let all: HashSet<&str> = certain.iter().copied().chain(possible).collect();
+        if all.is_empty() || planted(Fault::ForgetLoss) {
             return Ok(());
         }
+        let known = self.current.borrow().volumes.clone();
+        let lossy = known.iter().filter(|entry| certain.contains(&*entry.name));
+        self.lossy.borrow_mut().extend(lossy.map(|entry| entry.id));
         self.change(|superblock| {
             for entry in &mut superblock.volumes {
-                entry.has_unreported_loss |= volumes.contains(&*entry.name);
+                entry.has_unreported_loss |= all.contains(&*entry.name);
             }
         })
         .await
     }
 
+    /// Returns whether this opening or an earlier one found data of a volume lost. Damage of the
+    /// log in this opening does not count, since it is reported by itself.
+    pub(crate) fn is_lossy(&self, volume: u16) -> bool {
+        self.lossy.borrow().contains(&volume)
+    }
+
     /// Forgets the losses of the volumes that `is_reported` selects, durably.
+    ///
+    /// # Errors
+    /// The failure of the cache, whose superblock must not change any more, or the error of its
+    /// device. The losses stay recorded then.
     pub(crate) async fn forget_losses(
         &self,
         is_reported: impl Fn(&VolumeEntry) -> bool,
@@ -188,6 +209,7 @@ impl SuperblockStore {
         if !self.current.borrow().volumes.iter().any(is_over) {
             return Ok(());
         }
+        self.committer.check_alive()?;
         self.change(|superblock| {
             for entry in superblock.volumes.iter_mut().filter(|entry| is_over(entry)) {
                 entry.has_unreported_loss = false;

@@ -1,5 +1,5 @@
-//! `cargo xtask bench mount`: reads through a mount of the page cache, beside the file system below
-//! it and beside bindfs. bindfs is a FUSE file system that passes requests on.
+//! `cargo xtask bench mount`: reads through a mount of the page cache, compared with the file
+//! system below it and with bindfs. Bindfs is a FUSE file system that passes requests on.
 //!
 //! fio reads 4 KiB at random with O_DIRECT, so that each read enters the process of the mount.
 //!

@@ -162,7 +162,14 @@ pub fn no_room(idle: &[IdleVolume]) -> Error {
         staying = idle.iter().collect();
     }
     let named: Vec<String> = (staying.iter().take(NAMED))
-        .map(|idle| format!("{} ({} bytes dirty)", idle.name, idle.dirty_bytes))
+        .map(|idle| {
+            let owes = if idle.owes_report {
+                ", a loss to report"
+            } else {
+                ""
+            };
+            format!("{} ({} bytes dirty{owes})", idle.name, idle.dirty_bytes)
+        })
         .collect();
     let help = match named.is_empty() {
         true => "detach one (`forebay detach NAME`), or use a second cache".to_owned(),

@@ -37,6 +37,8 @@ fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
 pub struct Announcement {
     /// Names under which a flush of the backing device failed with clients' writes at stake.
     pub lost: Vec<String>,
+    /// Whether an opening found data of the volume lost, and no start has reported that.
+    pub has_unreported_loss: bool,
     /// Other volumes that were served from the backing device. The cache has no dirty data of them,
     /// and forgets them.
     pub forgotten: Vec<String>,
@@ -142,7 +144,11 @@ impl Cache {
             .flush_inherited(name, &earlier, &backing, needed)
             .await?;
         let may_show_lost = engine.failures.may_show_lost(&earlier, options.epoch);
-        let has_unreported_loss = earlier.iter().any(|entry| entry.has_unreported_loss);
+        let owes_report = earlier.iter().any(|entry| entry.has_unreported_loss);
+        let has_unreported_loss = owes_report
+            && earlier
+                .iter()
+                .any(|entry| engine.superblock.is_lossy(entry.id));
         engine
             .check_identity(name, known.as_ref(), &former, sized, &options)
             .await?;
@@ -172,8 +178,10 @@ impl Cache {
             .epoch
             .max(known.as_ref().map_or(0, |known| known.epoch))
             + 1;
+        let has_flush_to_report = !lost.is_empty();
         announce(Announcement {
             lost,
+            has_unreported_loss,
             forgotten: former.iter().map(|entry| entry.name.clone()).collect(),
         })
         .await?;
@@ -190,7 +198,8 @@ impl Cache {
                     identity: info.identity,
                     flush_failed: false,
                     may_show_lost,
-                    has_unreported_loss,
+                    // The start may yet be refused by another volume.
+                    has_unreported_loss: owes_report || has_flush_to_report,
                     differs_at: None,
                 });
                 superblock.next_volume = superblock.next_volume.max(id + 1);
@@ -207,6 +216,7 @@ impl Cache {
             size_bytes,
             logical_block,
             may_show_lost,
+            has_unreported_loss,
         };
         let (measured, cleaning) = (engine.admission.new_measures(), engine.cleaner.policy());
         let volume = AttachedVolume::new(found, backing, &options, blocks, measured, cleaning);

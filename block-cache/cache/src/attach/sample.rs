@@ -32,8 +32,8 @@ use crate::map::{DYING, LIVE};
 use crate::options::VolumeOptions;
 use crate::parallel;
 
-/// Time limit of a volume's first granule. Any device that works compares one, also across a
-/// network and beside a busy machine's other work.
+/// Time limit of a volume's first granule. A device that works answers within it, even across a
+/// network or on a busy machine.
 const FIRST: Duration = Duration::from_secs(1);
 /// Time that the other samples of all volumes may take together.
 const TIME: Duration = Duration::from_millis(100);

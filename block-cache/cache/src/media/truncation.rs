@@ -194,7 +194,10 @@ impl TruncationWatch {
                 "LOST: the cache device was truncated there before the data was written back"
             );
         }
-        let what = format!("{name} was truncated in use: {size} of {end} bytes left");
+        let what = format!(
+            "{name} was truncated in use: {size} of {end} bytes left\n\
+             help: stop the daemon, and make the file as long as before with `truncate -s`"
+        );
         self.committer.fail(Error::new(ErrorKind::Lost, what));
         if smallest < end || in_holes {
             let noted = self

@@ -21,6 +21,13 @@ use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 use crate::map::{LIVE, Map};
 
+/// Returns whether a failed flush may have taken acknowledged overwrites that a poisoned journal
+/// does not name.
+pub(super) fn has_unnamed_overwrites(data: &dyn BlockDevice, journal: &Recovered) -> bool {
+    // A device without a volatile cache has the data that it shows.
+    data.info().volatile_cache && journal.is_partial && !journal.in_flight
+}
+
 /// Writes the dirty data that a poisoned journal leaves in doubt once more. If the journal is
 /// partial, that is all dirty data of the map. Leaves data that cannot be read or written: it was
 /// reported. Leaves data at a hole, which is evidence of a truncation.
@@ -45,7 +52,7 @@ pub(super) async fn rewrite(
     if !journal.is_partial || planted(Fault::TrustUnnamed) {
         return;
     }
-    if !journal.in_flight && map.dirty_blocks() > 0 {
+    if has_unnamed_overwrites(data, journal) && map.dirty_blocks() > 0 {
         tracing::error!(
             dirty_blocks = map.dirty_blocks(),
             "a failed flush covered blocks that the process journal does not name: the last \

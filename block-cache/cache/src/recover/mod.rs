@@ -154,12 +154,23 @@ pub(crate) async fn recover(
     }
     let (tracking, tree) = Tracking::open(&metadata, superblock).await?;
     report.lost_tree_units = tree.lost_units;
-    let recovered = rebuild.finish(superblock, &replayed, tracking, report);
+    let mut recovered = rebuild.finish(superblock, &replayed, tracking, report);
     if let Some(journal) = journal.filter(|found| found.poisoned) {
+        let is_in_doubt = in_doubt::has_unnamed_overwrites(devices.data.as_ref(), journal);
+        if is_in_doubt {
+            recovered.report.unnamed_overwrites = dirty_volumes(superblock, &recovered.map);
+        }
         let geometry = Geometry::of(superblock);
         in_doubt::rewrite(devices.data.as_ref(), &geometry, journal, &recovered.map).await;
     }
     Ok(recovered)
+}
+
+/// Returns the names of the volumes with dirty data.
+fn dirty_volumes(superblock: &Superblock, map: &Map) -> Vec<String> {
+    let volumes = superblock.volumes.iter();
+    let dirty = volumes.filter(|volume| map.share(volume.id).dirty_bytes > 0);
+    dirty.map(|volume| volume.name.clone()).collect()
 }
 
 /// Returns the names of the volumes with a loss that no start has reported.

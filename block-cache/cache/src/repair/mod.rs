@@ -2,12 +2,13 @@
 //!
 //! A repair is a start without volumes, and a clean end. Any start may make the same changes to the
 //! log, the bit-tree and the table of checksums. It makes them in the same order, and may be
-//! interrupted in the same places. A repair adds three steps:
+//! interrupted in the same places. A repair adds four steps:
 //!
 //! - A damaged copy of a superblock is rewritten from the sound one, before any other write there.
 //! - All live records are logged once more, durably, before the log's tail moves past the damage.
 //! - With `data`, all cached data is read. Corrupt clean data is forgotten. Corrupt dirty data
 //!   reads as an error by name from then on.
+//! - The losses that the superblock records are cleared, since the caller reports them.
 //!
 //! No dirty data is given up. docs/internals/repair.md argues it.
 //!
@@ -77,6 +78,7 @@ impl RepairReport {
         recovery.damaged_records + recovery.unreadable_units > 0
             || !recovery.lost.is_empty()
             || !recovery.cut.is_empty()
+            || !recovery.unnamed_overwrites.is_empty()
             || !recovery.unreported.is_empty()
             || self.data.as_ref().is_some_and(DataReport::has_losses)
     }

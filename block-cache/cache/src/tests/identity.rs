@@ -209,15 +209,21 @@ fn a_loss_of_the_backing_device_is_reported_under_each_name() {
             let old = vec!["v".to_owned()];
             let expected = Some(Announcement {
                 lost: old.clone(),
+                has_unreported_loss: false,
                 forgotten: if name == "v" { vec![] } else { old },
             });
             assert_eq!(attach(true).await, expected, "{name}");
+            assert!(!cache.has_unreported_loss(name), "it is not attached");
             assert_eq!(attach(false).await, expected, "{name}: after a refusal");
             let stats = cache.stats().volumes;
             let [own] = &stats[..] else {
                 panic!("one volume is attached");
             };
             assert!(own.loss.is_some() && own.name == name, "{name}");
+            assert!(
+                cache.has_unreported_loss(name),
+                "another volume may refuse the start"
+            );
             let superblock = cache.engine.superblock.current();
             let known = superblock.volumes.iter().map(|entry| &*entry.name);
             assert_eq!(known.collect::<Vec<_>>(), [name]);
@@ -232,11 +238,17 @@ fn a_loss_follows_its_volume_to_another_name() {
         make(&disks, 4096).await;
         prepare(&disks, false).await;
         let (cache, _) = open(&disks, Durability::Sync).await;
-        let noted = cache.engine.superblock.note_losses(["v"].into_iter()).await;
+        let report = RecoveryReport {
+            unnamed_overwrites: vec!["v".into()],
+            ..RecoveryReport::default()
+        };
+        let noted = cache.engine.superblock.note_losses(&report).await;
         noted.expect("written");
         let renamed = attach_as(&cache, &disks[1], "renamed", born(5), false).await;
         drop(renamed.expect("attaches"));
         assert!(cache.has_unreported_loss("renamed") && !cache.knows("v"));
+        let stats = cache.stats().volumes;
+        assert!(stats.iter().all(|volume| volume.loss.is_some()));
         cache.forget_reported_losses().await.expect("written");
         assert!(!cache.has_unreported_loss("renamed"));
     });

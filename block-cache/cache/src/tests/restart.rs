@@ -117,6 +117,19 @@ fn fail_next_flush(disk: &SimDisk) {
     });
 }
 
+/// Loses dirty data of the volume with a failed flush. Returns the journal that the process leaves.
+async fn lose(disks: &[SimDisk]) -> Buf {
+    make_tracked(disks, DirtyTracking::Exact).await;
+    let journal = Buf::zeroed(1 << 16);
+    let (cache, _) = try_open(disks, &journal).await.expect("opens");
+    let volume = attach(&cache, disks, Mode::WriteBack).await;
+    write(&volume, 0, 6).await;
+    fail_next_flush(&disks[0]);
+    assert!(volume.flush().await.is_err());
+    disks[0].set_faults(FaultPlan::default());
+    Buf::copied(&journal.to_vec())
+}
+
 /// Between its first write and its end, an opening replaces the journal that names the losses. It
 /// may fail after that.
 #[test]
@@ -136,14 +149,7 @@ fn an_opening_reports_losses_before_it_forgets_them() {
 /// Loses data, and lets the `nth` write or flush of the next opening fail. Returns whether that
 /// opening failed. Checks that it or the one after it reports the loss.
 async fn opening_fails(disks: &[SimDisk], class: OpClass, nth: u64) -> bool {
-    make_tracked(disks, DirtyTracking::Exact).await;
-    let journal = Buf::zeroed(1 << 16);
-    let (cache, _) = try_open(disks, &journal).await.expect("opens");
-    let volume = attach(&cache, disks, Mode::WriteBack).await;
-    write(&volume, 0, 6).await;
-    fail_next_flush(&disks[0]);
-    assert!(volume.flush().await.is_err());
-    let left = Buf::copied(&journal.to_vec());
+    let left = lose(disks).await;
     disks[0].set_faults(FaultPlan {
         fail_nth: Some((class, nth)),
         ..FaultPlan::default()
@@ -174,15 +180,7 @@ async fn opening_fails(disks: &[SimDisk], class: OpClass, nth: u64) -> bool {
 #[test]
 fn an_opening_whose_losses_nobody_takes_forgets_none() {
     run(&world(1), async move |disks| {
-        make_tracked(&disks, DirtyTracking::Exact).await;
-        let journal = Buf::zeroed(1 << 16);
-        let (cache, _) = try_open(&disks, &journal).await.expect("opens");
-        let volume = attach(&cache, &disks, Mode::WriteBack).await;
-        write(&volume, 0, 6).await;
-        fail_next_flush(&disks[0]);
-        assert!(volume.flush().await.is_err());
-        let left = Buf::copied(&journal.to_vec());
-        disks[0].set_faults(FaultPlan::default());
+        let left = lose(&disks).await;
         let report_sink = Some(ReportSink::new(|_| {
             std::future::ready(Err(ErrorKind::NoSpace.into()))
         }));

@@ -20,6 +20,7 @@ use forebay_policy::{BlockKey, Measured, PromotionFilter, Route, SequentialDetec
 
 use crate::geometry::{Block, Geometry};
 use crate::options::{Durability, Mode, VolumeOptions};
+use crate::recovery_report::UNREPORTED_LOSS;
 use crate::stats::VolumeCounters;
 use backing::Backing;
 use cleaner::VolumeCleaner;
@@ -69,6 +70,8 @@ pub(crate) struct Found {
     pub(crate) logical_block: u32,
     /// Whether reads of the backing device may show what a failed flush lost.
     pub(crate) may_show_lost: bool,
+    /// Whether an opening found data of the volume lost, and no start had reported that.
+    pub(crate) has_unreported_loss: bool,
 }
 
 /// A volume that is being served.
@@ -84,6 +87,8 @@ pub(crate) struct AttachedVolume {
     pub(crate) logical_block: u32,
     /// The backing device and the writes that no flush covers.
     pub(crate) backing: Backing,
+    /// Whether an opening found data of the volume lost, which this attach reports.
+    has_reported_loss: bool,
     /// Counters of requests.
     pub(crate) counters: VolumeCounters,
     /// State of the cleaner's task.
@@ -132,6 +137,7 @@ impl AttachedVolume {
             epoch: found.epoch,
             logical_block: found.logical_block,
             backing,
+            has_reported_loss: found.has_unreported_loss,
             counters: VolumeCounters::default(),
             cleaner: VolumeCleaner::new(cleaning),
             size_bytes: Cell::new(found.size_bytes),
@@ -148,6 +154,12 @@ impl AttachedVolume {
             noting: Semaphore::new(1),
             first_flush: Semaphore::new(1),
         }
+    }
+
+    /// Returns the reason why data of clients is lost, or may be, as a message.
+    pub(crate) fn loss(&self) -> Option<String> {
+        let found = || self.has_reported_loss.then(|| UNREPORTED_LOSS.to_owned());
+        self.backing.loss().or_else(found)
     }
 
     /// Returns the name of `block` in the map.

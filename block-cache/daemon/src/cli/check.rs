@@ -47,7 +47,8 @@ const DAMAGED: Status = 3;
 ///
 /// The exit status is 0 if all is in order. It is 1 if the check was not possible: a wrong
 /// configuration, no cache, a device in use or unreadable. It is 2 for a wrong command line. It is
-/// 3 if the cache has damage, or slots of a transit cache are missing.
+/// 3 if the cache has damage or a loss that no start has reported, or slots of a transit cache are
+/// missing.
 ///
 /// A cache is in order after a crash: the next start recovers it. Data that its checksums cannot
 /// verify then is reported, but is no damage. A repaired cache is in order, too, unless dirty data

@@ -3,10 +3,12 @@
 
 use std::io::ErrorKind as IoKind;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_device::percent_encode;
 use forebay_frontend::{fuse, ublk};
 use forebay_io::file::RELEASE_TIME;
 use forebay_io::net::{Address, check_listen};
@@ -45,8 +47,13 @@ pub(crate) fn nbd_uri(address: &Address, volume: &str, tls: bool) -> String {
     let nbd = if tls { "nbds" } else { "nbd" };
     match address {
         Address::Tcp(address) => format!("{nbd}://{address}/{volume}"),
-        Address::Unix(path) => format!("{nbd}+unix:///{volume}?socket={}", path.display()),
+        Address::Unix(path) => format!("{nbd}+unix:///{volume}?{}", socket_part(path)),
     }
+}
+
+/// Returns the part of an NBD URI that names a socket.
+fn socket_part(path: &Path) -> String {
+    format!("socket={}", percent_encode(path.as_os_str().as_bytes()))
 }
 
 impl Config {
@@ -197,7 +204,7 @@ impl Places<'_> {
                 let (before, after) = match listen {
                     // With or without TLS: the running daemon may have another setting.
                     Listen::Tcp(tcp) => (format!("://{tcp}/"), String::new()),
-                    Listen::Unix(path) => (String::new(), format!("?socket={}", path.display())),
+                    Listen::Unix(path) => (String::new(), format!("?{}", socket_part(path))),
                 };
                 if let Some(Err(error)) = tls.as_ref().map(Tls::load) {
                     let what = format!("the export of volume {volume:?}: {}", error.report());

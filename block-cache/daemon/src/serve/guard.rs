@@ -15,6 +15,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_device::percent_decode;
 use forebay_frontend::ublk;
 
 use crate::config::places::UBLK_AT;
@@ -117,7 +118,7 @@ impl Served {
                     .disks
                     .extend(disk.rsplit('/').next().map(str::to_owned));
             } else if let Some((_, socket)) = place.split_once("?socket=") {
-                served.addresses.push(socket.to_owned());
+                served.addresses.extend(percent_decode(socket));
             } else if let Some(address) = place
                 .strip_prefix("NBD: nbd://")
                 .or_else(|| place.strip_prefix("NBD: nbds://"))
@@ -274,7 +275,7 @@ mod tests {
     fn served() -> Served {
         Served {
             directories: vec!["/run/forebay/db".into()],
-            addresses: vec!["/run/forebay/db.sock".into(), "10809".into()],
+            addresses: vec!["/run/forebay/db?.sock".into(), "10809".into()],
             nvme_ports: vec![4420],
             disks: vec!["ublkb3".into()],
         }
@@ -292,7 +293,7 @@ mod tests {
     #[test]
     fn listening_lines_of_a_daemon_name_its_exports() {
         let listening = [
-            "NBD: nbd+unix:///db?socket=/run/forebay/db.sock",
+            "NBD: nbd+unix:///db?socket=/run/forebay/db%3F.sock",
             "NBD: nbds://[::1]:10809/db",
             "NVMe/TCP: nvme-tcp://127.0.0.1:4420/nqn.2026-11.io.forebay:db is volume \"db\", \
              namespace 1",
@@ -353,7 +354,7 @@ mod tests {
     #[test]
     fn an_nbd_client_is_known_by_its_command_line() {
         let named = |command: &str| served().named_in(command.as_bytes()).map(str::to_owned);
-        assert!(named("nbd-client\0-unix\0/run/forebay/db.sock\0/dev/nbd0").is_some());
+        assert!(named("nbd-client\0-unix\0/run/forebay/db?.sock\0/dev/nbd0").is_some());
         assert!(named("nbd-client\x00127.0.0.1\x0010809\x00/dev/nbd0").is_some());
         assert_eq!(named("nbd-client\0-unix\0/run/other.sock\0/dev/nbd0"), None);
     }

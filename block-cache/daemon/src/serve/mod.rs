@@ -141,6 +141,11 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                     needs.connections()
                 });
                 descriptors.share(&running, &config, memory.await?);
+                // Nothing refuses this start any more.
+                let reported = engine.ask(|engine| async move {
+                    engine.stack.forget_reported_losses().await;
+                });
+                reported.await?;
                 announce(&engine, addresses, running.reactors()).await?;
                 let handler =
                     handler::new(engine.clone(), running.shared(), Arc::clone(&recordings));
@@ -151,7 +156,11 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                     descriptors.control,
                 ));
                 let http = tokio::spawn(control::http::serve(metrics, source, descriptors.http));
-                let ready = engine.ask(|engine| async move { engine.stack.ready().await });
+                let ready = engine.ask(|engine| async move {
+                    engine.stack.ready().await?;
+                    engine.stack.forget_reported_losses().await;
+                    Ok(())
+                });
                 tokio::select! {
                     () = signals.end() => Ok(()),
                     Ok(Err(error)) = control => Err(error),

@@ -149,13 +149,17 @@ impl Stack {
             let attached = planned.attach_in_background(&served, fallback).await;
             let attached = attached.map_err(in_place);
             own.set(attached.as_ref().map(|_| ()).map_err(Clone::clone));
-            if let (Err(error), true) = (&attached, all.is_set())
+            let is_late = all.is_set();
+            if let (Err(error), true) = (&attached, is_late)
                 && error.kind() != ErrorKind::ShuttingDown
             {
                 // The start did not wait for this attach and continues.
                 tracing::error!("{}", error.report());
             }
             let all = all.get().await;
+            if let (Ok(_), Ok(()), Some(cache), true) = (&attached, &all, cache, is_late) {
+                cache.forget_reported_losses().await;
+            }
             opening.hand_over(attached.and_then(|device| all.map(|()| device)));
         });
         Ok(())

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_cache::{Announcement, Cache, Fallback, OpeningVolume, VolumeOptions};
+use forebay_cache::{Announcement, Cache, Fallback, OpeningVolume, UNREPORTED_LOSS, VolumeOptions};
 use forebay_io::Stop;
 
 use super::cache::OpenCache;
@@ -148,8 +148,14 @@ impl PlannedAttach {
     async fn announce(&self, announcement: Announcement) -> Result<()> {
         let Announcement {
             mut lost,
+            has_unreported_loss,
             forgotten,
         } = announcement;
+        if has_unreported_loss {
+            // The start that found the loss may have had another state directory.
+            let (state, name) = (Arc::clone(&self.state), self.name.clone());
+            offload(move || state.note_disk_gap(&name, Some(UNREPORTED_LOSS), true)).await?;
+        }
         if !lost.is_empty() {
             lost.push(self.name.clone());
             note_lost(&self.state, lost).await?;

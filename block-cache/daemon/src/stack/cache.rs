@@ -415,16 +415,19 @@ impl OpenCache {
         Ok(())
     }
 
-    /// Stores the record of this opening, once no volume can refuse the start any more. Losses that
-    /// this start reports count as reported then. A refused start leaves the state directory
-    /// unchanged. Otherwise the newest state of the cache,
+    /// Stores the record of this opening, once no volume can refuse the start any more. A refused
+    /// start leaves the state directory unchanged. Otherwise the newest state of the cache,
     /// restored from a copy, would count as an earlier one.
     pub(super) async fn note_in_service(&self, opened: &Opened) {
         self.is_noted.set(true);
         if let Err(error) = self.note_opening(opened).await {
             tracing::error!("the opening of the cache is not noted: {}", error.report());
         }
-        // The log and the status of this start report them.
+    }
+
+    /// Forgets the losses of attached volumes, which the log and the status of this daemon report.
+    pub(super) async fn forget_reported_losses(&self) {
+        let Some(opened) = self.if_open() else { return };
         if let Err(error) = opened.cache.forget_reported_losses().await {
             tracing::warn!(
                 "the next start reports losses once more: {}",

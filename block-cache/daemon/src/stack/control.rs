@@ -68,6 +68,12 @@ impl Stack {
         }
         self.ready().await?;
         self.check_not_removed(name)?;
+        if self.bypasses_cache {
+            self.flush_devices(name).await?;
+            let what = "all backing devices are flushed; the cache is bypassed (--without-cache), \
+                        and its dirty data stays in it";
+            return Ok(what.to_owned());
+        }
         let before = human_bytes(self.dirty_bytes(name));
         if let Some(cache) = &self.cache {
             cache.opened().await?.cache.write_back(name).await?;
@@ -146,8 +152,16 @@ impl Stack {
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         let Some(cache) = &self.cache else {
-            let what = "there is no [cache] in the configuration: nothing is ever dirty\n\
-                        help: add a [cache], and restart the daemon";
+            let what = match self.bypasses_cache {
+                true => {
+                    "the cache is bypassed: nothing is written back\n\
+                     help: restart the daemon without --without-cache"
+                }
+                false => {
+                    "there is no [cache] in the configuration: nothing is ever dirty\n\
+                     help: add a [cache], and restart the daemon"
+                }
+            };
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         let Some(opened) = cache.if_open() else {

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_cache::{Cache, check_count, no_room};
+use forebay_cache::{Cache, UNREPORTED_LOSS, check_count, no_room};
 
 use super::cache::OpenCache;
-use super::cache::recovery::UNREPORTED;
 use super::{Stack, note_lost, offload};
 use crate::state::{CacheId, Record, StateDirectory};
 use forebay_terminal::size::human_bytes;
@@ -39,8 +38,15 @@ impl Stack {
             return Err(Error::new(ErrorKind::Busy, what));
         }
         let Some(cache) = &self.cache else {
-            let what = "there is no [cache] in the configuration: nothing is known of volumes\n\
-                        help: name the cache of the volume (--cache), or add a [cache]";
+            let what = match self.bypasses_cache {
+                true => format!(
+                    "the cache is bypassed (--without-cache), and keeps volume {name:?}\n\
+                     help: stop the daemon, and run `forebay forget {name} CONFIG`"
+                ),
+                false => "there is no [cache] in the configuration: nothing is known of volumes\n\
+                          help: name the cache of the volume (--cache), or add a [cache]"
+                    .to_owned(),
+            };
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         self.ready().await?;
@@ -73,8 +79,8 @@ pub(crate) async fn note_owed_losses(
 ) -> Result<String> {
     let mut lines = String::new();
     if cache.has_unreported_loss(name) {
-        tracing::error!(volume = name, "{UNREPORTED}");
-        lines.push_str(&format!("\n  {UNREPORTED}"));
+        tracing::error!(volume = name, "{UNREPORTED_LOSS}");
+        lines.push_str(&format!("\n  {UNREPORTED_LOSS}"));
     }
     if !cache.has_failed_flush(name) {
         return Ok(lines);

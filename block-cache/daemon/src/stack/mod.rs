@@ -94,6 +94,9 @@ fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
 pub struct Stack {
     state: Arc<StateDirectory>,
     cache: Option<Rc<cache::OpenCache>>,
+    /// Whether all volumes bypass the cache of the configuration (`--without-cache`). It may have
+    /// dirty data.
+    bypasses_cache: bool,
     /// Attaches of volumes that are served while their cache is being opened, by name.
     pending: RefCell<Vec<(String, Promise<Result<()>>)>>,
     /// Ends when all attaches have ended, or their common time limit has passed. Before that, no
@@ -199,6 +202,7 @@ impl Stack {
         let mut stack = Self {
             state,
             cache: None,
+            bypasses_cache: config.cache.is_some() && wishes.all_without_cache(config),
             pending: RefCell::default(),
             attached: Promise::new(),
             volumes: RefCell::new(Vec::new()),
@@ -316,6 +320,15 @@ impl Stack {
     pub async fn clear_disk_gap(&self, volume: &str) -> Result<()> {
         let (state, name) = (Arc::clone(&self.state), volume.to_owned());
         offload(move || state.clear_disk_gap(&name)).await
+    }
+
+    /// Forgets the losses that the cache has to report of attached volumes. Call this once clients
+    /// can use the volumes: the log and [`Stack::status`] report the losses then. A volume that is
+    /// attached later forgets its losses by itself.
+    pub async fn forget_reported_losses(&self) {
+        if let Some(cache) = &self.cache {
+            cache.forget_reported_losses().await;
+        }
     }
 
     /// Returns the memory that the configuration needs with the present cache.

@@ -104,21 +104,31 @@ fn clean_copies_in_a_cut_part_of_a_cache_file_are_read_from_the_backing_device()
     }
 }
 
-/// A start is refused after it found lost data. The next check names the loss, and so does the
-/// first start that serves the volume.
-#[test]
-fn a_refused_start_leaves_the_report_of_a_loss_to_the_next_one() {
-    let place = Place::new("loss-refused", "wb");
+/// Returns a place whose cache file was cut in service, after block 80 of 128 dirty ones, and has
+/// its length again. Returns `None` if its file system tells no holes.
+fn after_a_cut(name: &str) -> Option<Place> {
+    let place = Place::new(name, "wb");
     if !tells_holes(&place) {
-        return;
+        return None;
     }
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 0..128);
-    let (cache, backing) = (place.path("cache"), place.path("db.img"));
+    let cache = place.path("cache");
     set_len(&cache, data_offset(&place) + 10 * (32 << 10));
     set_len(&cache, 64 << 20);
     daemon.signal(libc::SIGTERM);
     daemon.wait();
+    Some(place)
+}
+
+/// A start is refused after it found lost data. The next check names the loss, and so does the
+/// first start that serves the volume.
+#[test]
+fn a_refused_start_leaves_the_report_of_a_loss_to_the_next_one() {
+    let Some(place) = after_a_cut("loss-refused") else {
+        return;
+    };
+    let backing = place.path("db.img");
     let configuration = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
     for refuses in ["the length", "the state directory"] {
         match refuses {
@@ -136,13 +146,13 @@ fn a_refused_start_leaves_the_report_of_a_loss_to_the_next_one() {
         let said = String::from_utf8_lossy(&checked.stdout).into_owned();
         assert_eq!(checked.status.code(), Some(3), "{refuses}: {said}");
         assert!(
-            said.contains("LOST: volume db: an earlier opening"),
+            said.contains("LOST: volume db: an earlier start"),
             "{refuses}: {said}"
         );
     }
     let daemon = place.serve(&[]);
     assert!(
-        place.log().contains("an earlier opening of its cache"),
+        place.log().contains("an earlier start found"),
         "{}",
         place.log()
     );
@@ -161,17 +171,10 @@ fn a_refused_start_leaves_the_report_of_a_loss_to_the_next_one() {
 /// `check --repair` is a report, too: it lists the ranges in the state directory.
 #[test]
 fn a_repair_lists_the_ranges_that_a_cut_took() {
-    let place = Place::new("loss-repaired", "wb");
-    if !tells_holes(&place) {
+    let Some(place) = after_a_cut("loss-repaired") else {
         return;
-    }
-    let daemon = place.serve(&[]);
-    write_blocks(&mut place.connect(), 0..128);
-    let (cache, config) = (place.path("cache"), place.path("forebay.toml"));
-    set_len(&cache, data_offset(&place) + 10 * (32 << 10));
-    set_len(&cache, 64 << 20);
-    daemon.signal(libc::SIGTERM);
-    daemon.wait();
+    };
+    let config = place.path("forebay.toml");
     let repaired = place.run(&["check", "--repair", text(&config)]);
     let said = String::from_utf8_lossy(&repaired.stdout).into_owned();
     assert!(said.contains("LOST: volume db: "), "{said}");

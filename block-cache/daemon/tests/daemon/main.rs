@@ -263,6 +263,13 @@ fn without_its_cache_a_volume_is_newer_than_the_cache() {
     }
     // No volume to detach: the clients lose no access.
     assert!(place.refused(&["detach", "db"]).contains("without a cache"));
+    let flushed = place.ok(&["flush"]);
+    assert!(flushed.contains("the cache is bypassed"), "{flushed}");
+    let refused = place.refused(&["cleaning", "nop"]);
+    assert!(
+        refused.contains("restart the daemon without --without-cache"),
+        "{refused}"
+    );
     check_blocks(&mut place.connect(), 8..16);
     // Killed: the log is durable before a write is acknowledged.
     daemon.kill();

@@ -76,7 +76,7 @@ impl FromStr for DirtyTracking {
 }
 
 fn tree_extent(slots: u32, offset: u64, unit_bytes: u32) -> TreeExtent {
-    let shape = Shape::for_volume(u64::from(slots), DEFAULT_DEGREE, DEFAULT_LEVELS);
+    let shape = Shape::covering(u64::from(slots), DEFAULT_DEGREE, DEFAULT_LEVELS);
     TreeExtent {
         offset,
         // Its sectors are written and verified whole, on any media.

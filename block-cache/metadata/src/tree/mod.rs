@@ -1,5 +1,8 @@
-//! The adaptive bit-tree: ranges of a volume that may be dirty, recorded on media before they are
+//! The adaptive bit-tree: ranges of blocks that may be dirty, recorded on media before they are
 //! (MapperX, ATC'21).
+//!
+//! A *block* is what the tree counts. The engine has one tree over the slots of the cache, so a
+//! block of the tree is a slot there. The paper has a tree over the blocks of each volume.
 //!
 //! Memory has the *complete* tree. A leaf has the number of its dirty blocks. A node above has one
 //! bit, which is set if any block beneath is dirty. Media has its *summary*, one bit a node; a set
@@ -89,7 +92,7 @@ impl Marked {
     }
 }
 
-/// The tree of one volume.
+/// A bit-tree in memory, with the state of its copy on media.
 #[derive(Debug)]
 pub struct Tree<A = Priced> {
     shape: Shape,
@@ -164,7 +167,7 @@ impl<A: Adjust> Tree<A> {
     /// cleared.
     ///
     /// # Panics
-    /// If a block lies beyond the volume.
+    /// If a block lies beyond the tree.
     pub fn mark(&mut self, blocks: Range<u64>) -> Marked {
         let mut marked = Marked::Durable;
         for leaf in self.shape.leaves_of(&blocks) {
@@ -186,7 +189,7 @@ impl<A: Adjust> Tree<A> {
     /// When these blocks, each of which is marked already, are durably so.
     ///
     /// # Panics
-    /// If a block lies beyond the volume.
+    /// If a block lies beyond the tree.
     pub fn marked(&mut self, blocks: Range<u64>) -> Marked {
         let mut marked = Marked::Durable;
         for leaf in self.shape.leaves_of(&blocks) {

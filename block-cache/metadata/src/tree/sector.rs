@@ -170,7 +170,7 @@ mod tests {
             unit_bytes,
             volume: 7,
             plane: Plane::Dirty,
-            shape: Shape::for_volume(1 << 20, 4, 7).expect("valid"),
+            shape: Shape::covering(1 << 20, 4, 7).expect("valid"),
         }
     }
 

@@ -27,13 +27,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns a tree over a volume of `blocks` blocks. Each leaf stands for as few blocks as
-    /// `levels` allows, a power of two. A small volume has fewer levels.
+    /// Returns a tree over `blocks` blocks. Each leaf stands for as few blocks as `levels` allows,
+    /// a power of two. A tree over few blocks has fewer levels.
     ///
     /// # Errors
     /// `InvalidInput` for a degree that is not 2, 4, 8 or 16, and for zero levels. Also for more
-    /// than 2^24 nodes, and for a volume of more than 2^56 blocks.
-    pub fn for_volume(blocks: u64, degree: u32, levels: u8) -> Result<Self> {
+    /// than 2^24 nodes, and for more than 2^56 blocks.
+    pub fn covering(blocks: u64, degree: u32, levels: u8) -> Result<Self> {
         let bad = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
         if !matches!(degree, 2 | 4 | 8 | 16) {
             return bad(format!(
@@ -43,7 +43,7 @@ impl Shape {
         }
         if blocks > 1 << 56 {
             return bad(format!(
-                "a tree over {blocks} blocks is not supported: a volume has at most 2^56"
+                "a tree over {blocks} blocks is not supported: the limit is 2^56"
             ));
         }
         let degree_shift = degree.ilog2() as u8;
@@ -181,11 +181,11 @@ mod tests {
 
     #[test]
     fn the_papers_trees_have_the_papers_numbers() {
-        let figure = Shape::for_volume(8, 2, 3).expect("valid");
+        let figure = Shape::covering(8, 2, 3).expect("valid");
         assert_eq!((figure.nodes(), figure.leaves()), (15, 8));
         // 1 TB in blocks of 64, 128 and 256 KiB: 1024, 512 and 256 blocks a leaf.
         for (shift, blocks) in [(16, 1024), (17, 512), (18, 256)] {
-            let shape = Shape::for_volume((1 << 40) >> shift, DEFAULT_DEGREE, DEFAULT_LEVELS);
+            let shape = Shape::covering((1 << 40) >> shift, DEFAULT_DEGREE, DEFAULT_LEVELS);
             let shape = shape.expect("valid");
             assert_eq!((shape.leaves(), 1 << shape.leaf_shift()), (16384, blocks));
             assert_eq!(shape.nodes(), 21_845);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn parents_children_and_leaves_agree() {
         for degree in [2, 4, 8, 16] {
-            let shape = Shape::for_volume(1000, degree, 3).expect("valid");
+            let shape = Shape::covering(1000, degree, 3).expect("valid");
             for node in 0..shape.first_leaf() {
                 for child in shape.children(node) {
                     assert_eq!(shape.parent(child), node);
@@ -211,11 +211,11 @@ mod tests {
 
     #[test]
     fn a_small_volume_has_fewer_levels_and_a_large_one_larger_leaves() {
-        let small = Shape::for_volume(60, 4, 7).expect("valid");
+        let small = Shape::covering(60, 4, 7).expect("valid");
         assert_eq!((small.levels(), small.leaf_shift()), (3, 0));
-        let one = Shape::for_volume(1, 4, 7).expect("valid");
+        let one = Shape::covering(1, 4, 7).expect("valid");
         assert_eq!(one.levels(), 1);
-        let large = Shape::for_volume(100_000, 4, 7).expect("valid");
+        let large = Shape::covering(100_000, 4, 7).expect("valid");
         assert_eq!((large.levels(), large.leaf_shift()), (7, 3));
         assert_eq!(large.leaves_of(&(7..17)), 0..3);
         assert_eq!([0, 1, 2].map(|leaf| large.share(&(7..17), leaf)), [1, 8, 1]);
@@ -223,9 +223,9 @@ mod tests {
 
     #[test]
     fn invalid_tree_shapes_are_refused() {
-        assert!(Shape::for_volume(1, 3, 7).is_err());
-        assert!(Shape::for_volume(1, 4, 0).is_err());
-        assert!(Shape::for_volume(1, 4, 12).is_err());
-        assert!(Shape::for_volume(1 << 57, 4, 7).is_err());
+        assert!(Shape::covering(1, 3, 7).is_err());
+        assert!(Shape::covering(1, 4, 0).is_err());
+        assert!(Shape::covering(1, 4, 12).is_err());
+        assert!(Shape::covering(1 << 57, 4, 7).is_err());
     }
 }

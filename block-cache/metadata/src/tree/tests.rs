@@ -60,7 +60,7 @@ struct Trial {
 
 impl Trial {
     fn new(adjustment: Adjustment, degree: u32, levels: u8) -> Self {
-        let shape = Shape::for_volume(BLOCKS, degree, levels).expect("valid");
+        let shape = Shape::covering(BLOCKS, degree, levels).expect("valid");
         let options = TreeOptions { sla_nines: 0.5 };
         // One word a unit, so that a tree of a few hundred nodes has several.
         let tree = Tree::new(shape, 1, options, adjustment.adjuster(shape));
@@ -216,7 +216,7 @@ proptest! {
         sparse in prop::collection::vec(any::<u64>(), 2),
     ) {
         let options = TreeOptions { sla_nines: 0.5 };
-        let shape = Shape::for_volume(64, 4, 3).expect("valid");
+        let shape = Shape::covering(64, 4, 3).expect("valid");
         let words: Vec<u64> = bits.iter().zip(&sparse).map(|(one, other)| one & other).collect();
         let mut tree = Tree::restored(shape, 1, options, adjustment.adjuster(shape), &words);
         let covered = (0..64).filter(|&block| tree.may_be_dirty(block..block + 1));
@@ -364,7 +364,7 @@ fn ranges_without_cached_blocks_stay_covered_and_clean_blocks_are_cut_out() {
 
 #[test]
 fn the_papers_tree_takes_so_much_memory() {
-    let shape = Shape::for_volume(1 << 30, DEFAULT_DEGREE, DEFAULT_LEVELS).expect("valid");
+    let shape = Shape::covering(1 << 30, DEFAULT_DEGREE, DEFAULT_LEVELS).expect("valid");
     for (adjustment, most_kib) in [(Adjustment::Paper, 150), (Adjustment::Priced, 340)] {
         let (options, adjuster) = (TreeOptions::default(), adjustment.adjuster(shape));
         let bytes = Tree::new(shape, 8 * 61, options, adjuster).memory_bytes();

@@ -24,7 +24,7 @@ fn extent(unit_bytes: u32) -> TreeExtent {
         unit_bytes,
         volume: 1,
         plane: Plane::Dirty,
-        shape: Shape::for_volume(4096, 4, 6).expect("valid"),
+        shape: Shape::covering(4096, 4, 6).expect("valid"),
     }
 }
 

@@ -152,7 +152,7 @@ impl Trees {
     fn tree(&mut self, volume: u16) -> &mut VolumeTree {
         self.trees.entry(volume).or_insert_with(|| {
             let blocks = self.sizes.get(&volume).copied().unwrap_or(1);
-            let shape = Shape::for_volume(blocks, DEFAULT_DEGREE, DEFAULT_LEVELS);
+            let shape = Shape::covering(blocks, DEFAULT_DEGREE, DEFAULT_LEVELS);
             let extent = TreeExtent {
                 offset: 0,
                 unit_bytes: UNIT_BYTES,

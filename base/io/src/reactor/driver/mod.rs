@@ -25,9 +25,9 @@ use slab::{Operation, Slab};
 pub(crate) use socket::{Hold, Socket};
 use socket::{SocketOp, SocketState};
 
-/// Workers of a file in the threads engine.
+/// Number of workers of a file in the threads engine.
 const THREADS_WORKERS: usize = 16;
-/// Workers of a block device for `BLKDISCARD`, beside a ring.
+/// Number of workers for `BLKDISCARD` of a block device, if a ring does the other I/O.
 const DISCARD_WORKERS: usize = 2;
 /// Length of the zeroes that are written where a device cannot make its own.
 const ZEROES_BYTES: usize = 256 << 10;

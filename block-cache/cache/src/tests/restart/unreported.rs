@@ -2,19 +2,7 @@
 
 use super::*;
 use crate::failpoints::{Fault, plant};
-
-/// Loses dirty data of the volume with a failed flush. Returns the journal that the process leaves.
-async fn lose(disks: &[SimDisk]) -> Buf {
-    make_tracked(disks, DirtyTracking::Exact).await;
-    let journal = Buf::zeroed(1 << 16);
-    let (cache, _) = try_open(disks, &journal).await.expect("opens");
-    let volume = attach(&cache, disks, Mode::WriteBack).await;
-    write(&volume, 0, 6).await;
-    fail_next_flush(&disks[0]);
-    assert!(volume.flush().await.is_err());
-    disks[0].set_faults(FaultPlan::default());
-    Buf::copied(&journal.to_vec())
-}
+use crate::recover::poison_own_journal;
 
 /// Ends a start cleanly, with its journal. Returns the next opening and its report.
 async fn close_and_open(cache: Cache, disks: &[SimDisk]) -> (Cache, RecoveryReport) {
@@ -49,6 +37,82 @@ fn a_loss_is_named_until_a_start_has_reported_it() {
         let (cache, report) = close_and_open(cache, &disks).await;
         assert!(report.unreported.is_empty());
         assert!(cache.idle_volumes().iter().all(|idle| idle.is_expendable()));
+    });
+}
+
+/// The journal is gone. The start that accepts its loss is refused, and the next one names the
+/// volume.
+#[test]
+fn an_accepted_loss_of_the_journal_is_named_by_the_next_start() {
+    run(&world(1), async move |disks| {
+        make_tracked(&disks, DirtyTracking::Exact).await;
+        let (cache, _) = try_open(&disks, &Buf::zeroed(1 << 16))
+            .await
+            .expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        write(&volume, 0, 6).await;
+        let accepting = CacheOptions {
+            accept_journal_loss: true,
+            ..options(&Buf::zeroed(1 << 16))
+        };
+        let opened = Cache::open(devices(&disks), accepting).await;
+        let (cache, report) = opened.expect("the loss is accepted");
+        assert!(
+            report
+                .journal_losses
+                .is_some_and(|ranges| !ranges.is_empty())
+        );
+        let (_, report) = close_and_open(cache, &disks).await;
+        assert_eq!(report.unreported, ["v"]);
+    });
+}
+
+/// The flush with which a start begins fails. The journal of the dead process names no overwrite in
+/// place that the flush took.
+#[test]
+fn overwrites_that_no_journal_names_are_a_loss_of_their_volume() {
+    run(&world(1), async move |disks| {
+        make_tracked(&disks, DirtyTracking::Exact).await;
+        let journal = Buf::zeroed(1 << 16);
+        let (cache, _) = try_open(&disks, &journal).await.expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        write(&volume, 0, 6).await;
+        volume.flush().await.expect("durable");
+        write(&volume, 0, 7).await;
+        let left = Buf::copied(&journal.to_vec());
+        poison_own_journal(&devices(&disks), &superblock(&disks).await, &options(&left));
+        let (cache, report) = try_open(&disks, &left).await.expect("opens");
+        assert_eq!(report.unnamed_overwrites, ["v"]);
+        let (_, report) = close_and_open(cache, &disks).await;
+        assert_eq!(report.unreported, ["v"]);
+    });
+}
+
+async fn superblock(disks: &[SimDisk]) -> Superblock {
+    Superblock::read(&disks[0]).await.expect("sound")
+}
+
+/// Damage of the log may be gone after one opening. Its volumes stay named.
+#[test]
+fn damage_of_the_log_is_a_loss_of_the_volumes_that_may_have_been_dirty() {
+    run(&world(1), async move |disks| {
+        make_tracked(&disks, DirtyTracking::Exact).await;
+        let journal = Buf::zeroed(1 << 16);
+        let (cache, _) = try_open(&disks, &journal).await.expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        write_all(&volume, 6).await;
+        volume.flush().await.expect("durable");
+        cache.close().await.expect("closes");
+        let log = superblock(&disks).await.log;
+        disks[0].rot(log.offset, 4096, 64);
+        let (cache, report) = try_open(&disks, &Buf::zeroed(1 << 16))
+            .await
+            .expect("opens");
+        assert!(report.damaged_records > 0 && !report.possible_losses.is_empty());
+        let (cache, report) = close_and_open(cache, &disks).await;
+        assert_eq!(report.unreported, ["v"]);
+        drop(attach(&cache, &disks, Mode::WriteBack).await);
+        assert!(cache.stats().volumes[0].loss.is_some());
     });
 }
 

@@ -245,9 +245,9 @@ pub(super) fn corrupt(range: &LostRange) -> String {
 /// Describes a loss that an earlier opening found, with the remedy.
 pub(super) fn unreported_loss(volume: &str) -> String {
     format!(
-        "LOST: volume {volume}: an earlier opening of the cache found data of it LOST, and no \
-         start has served it since\n    \
-         help: the log of that start, and `{volume}.lost` in its state directory, have the ranges"
+        "LOST: volume {volume}: an earlier start found that data of it is lost, or may be\n    \
+         help: see its log and `{volume}.lost` in its state directory; serve the volume, or forget \
+         it (`forebay forget {volume}`), to end this report"
     )
 }
 
@@ -319,6 +319,9 @@ impl Work {
             ));
         }
         lines.extend(recovery.unreported.iter().map(|it| unreported_loss(it)));
+        lines.extend(recovery.unnamed_overwrites.iter().map(|volume| {
+            format!("LOST: volume {volume}: the last overwrites of its dirty data MAY BE LOST")
+        }));
         for range in &recovery.cut {
             lines.push(format!(
                 "LOST: {}: dirty data in the truncated part of the cache device",
@@ -422,6 +425,8 @@ impl Work {
             "lost": ranges(&recovery.lost),
             "cut": ranges(&recovery.cut),
             "lost_in_flight": recovery.lost_in_flight,
+            "unnamed_overwrites": recovery.unnamed_overwrites,
+            "unreported": recovery.unreported,
             "doubted": ranges(&recovery.uncertain),
             "data": self.report.data.as_ref().map(|data| json!({
                 "read_bytes": data.read_bytes,

@@ -20,7 +20,7 @@ backing = "disk"
 
 [[export]]
 volume = "db"
-nbd = "unix:run/db.sock"
+nbd = "unix:run/d b.sock"
 
 [server]
 control = "run/control.sock"
@@ -89,7 +89,7 @@ fn a_socket_has_a_directory_and_nobody_else() {
     assert_eq!(report.matches("is not a directory, and").count(), 2);
     std::fs::remove_file(&run).expect("there");
     std::fs::create_dir(&run).expect("made");
-    let socket = run.join("db.sock");
+    let socket = run.join("d b.sock");
     std::fs::write(&socket, "notes").expect("written");
     place.refused("", "", 12, &["a file exists there that is not a socket"]);
     std::fs::remove_file(&socket).expect("there");
@@ -101,7 +101,7 @@ fn a_socket_has_a_directory_and_nobody_else() {
     let _nbd = UnixListener::bind(run.join("other.sock")).expect("bound");
     let _control = UnixListener::bind(run.join("control.sock")).expect("bound");
     let said = ["a daemon answers on the control socket", "--control"];
-    place.refused("run/db.sock", "run/other.sock", 16, &said);
+    place.refused("run/d b.sock", "run/other.sock", 16, &said);
 }
 
 #[test]
@@ -112,14 +112,14 @@ fn a_port_is_free() {
     let own = std::net::Ipv4Addr::new(127, high, middle, low);
     let taken = TcpListener::bind((own, 0)).expect("a free port");
     let address = taken.local_addr().expect("bound").to_string();
-    place.refused("unix:run/db.sock", &address, 12, &[&address, "is in use"]);
+    place.refused("unix:run/d b.sock", &address, 12, &[&address, "is in use"]);
     place.refused("127.0.0.1:0", &address, 17, &["metrics", "is in use"]);
     // Not an address of this machine (RFC 5737).
     let elsewhere = "192.0.2.1:10809\"\ninsecure = true #\"";
     let said = ["192.0.2.1:10809", "the export of volume \"db\""];
-    place.refused("unix:run/db.sock", elsewhere, 12, &said);
+    place.refused("unix:run/d b.sock", elsewhere, 12, &said);
     drop(taken);
-    assert_eq!(place.check("unix:run/db.sock", &address), Ok(()));
+    assert_eq!(place.check("unix:run/d b.sock", &address), Ok(()));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_mount_point_is_an_empty_directory() {
         return;
     }
     let fuse = |path: &str| format!("fuse = \"{path}\"");
-    let nbd = "nbd = \"unix:run/db.sock\"";
+    let nbd = "nbd = \"unix:run/d b.sock\"";
     assert_eq!(place.check(nbd, &fuse("mnt/db")), Ok(()));
     assert!(!place.0.join("mnt").exists(), "only looked at");
     place.refused(nbd, &fuse("disk"), 12, &["is not a directory"]);
@@ -174,12 +174,12 @@ fn sockets_ports_and_state_of_the_running_daemon_pass_the_check() {
     let run = place.0.join("run");
     std::fs::create_dir(&run).expect("made");
     let _control = UnixListener::bind(run.join("control.sock")).expect("bound");
-    let _nbd = UnixListener::bind(run.join("db.sock")).expect("bound");
+    let _nbd = UnixListener::bind(run.join("d b.sock")).expect("bound");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("bound");
     let _state = StateDirectory::open(&place.0.join("state")).expect("free");
     let config = place.config("127.0.0.1:0", &address.to_string());
-    let socket = Address::Unix(run.join("db.sock"));
+    let socket = Address::Unix(run.join("d b.sock"));
     let mut listening = vec![
         format!("NBD: {}", nbd_uri(&socket, "db", false)),
         format!("metrics and status page on http://{address}/"),
@@ -192,5 +192,5 @@ fn sockets_ports_and_state_of_the_running_daemon_pass_the_check() {
         report.contains("where metrics are served, is in use"),
         "{report}"
     );
-    assert!(!report.contains("db.sock"), "{report}");
+    assert!(!report.contains("d b.sock"), "{report}");
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_block::{Context as _, Result};
-use forebay_cache::{LostRange, RecoveryReport};
+use forebay_cache::{LostRange, RecoveryReport, UNREPORTED_LOSS};
 
 use crate::config::Config;
 use crate::stack::{Wishes, offload};
@@ -23,6 +23,11 @@ pub(in crate::stack) async fn note_losses(
     volumes: Vec<String>,
 ) -> Result<()> {
     log_losses(&recovery, LISTED);
+    // The attach of a volume whose loss an earlier opening found records that.
+    let recovery = RecoveryReport {
+        unreported: Vec::new(),
+        ..recovery
+    };
     let lost = |volume: &String| Some((lost_with(&recovery, volume)?, volume.clone()));
     let lost: Vec<_> = volumes.iter().filter_map(lost).collect();
     // A damaged superblock may name no volume for a range.
@@ -51,10 +56,6 @@ pub(in crate::stack) async fn note_losses(
 /// Largest number of ranges of one kind that the log of a daemon lists one by one. The log drops
 /// lines if they come faster than its reader takes them.
 const LISTED: usize = 64;
-
-/// A loss that an earlier start or command found.
-pub(crate) const UNREPORTED: &str = "an earlier opening of its cache found data of it LOST: the \
-    log of that start, and the file `.lost` in its state directory, have the ranges";
 
 /// The kinds of losses that an opening finds: the ranges, and their fate.
 fn kinds_of(recovery: &RecoveryReport) -> [(&[LostRange], &'static str); 4] {
@@ -155,7 +156,7 @@ pub(crate) fn log_losses(recovery: &RecoveryReport, listed: usize) {
         log_ranges(ranges, fate, listed);
     }
     for volume in &recovery.unreported {
-        tracing::error!(volume, "{UNREPORTED}");
+        tracing::error!(volume, "{UNREPORTED_LOSS}");
     }
 }
 
@@ -227,6 +228,11 @@ pub(in crate::stack) fn lost_of(recovery: &RecoveryReport, volume: &str) -> Opti
             }
         });
     }
-    let unreported = recovery.unreported.iter().any(|name| name == volume);
-    unreported.then_some(UNREPORTED)
+    let is_in = |names: &[String]| names.iter().any(|name| name == volume);
+    if is_in(&recovery.unnamed_overwrites) {
+        return Some(
+            "its cache device failed, and the last overwrites of its dirty data MAY BE LOST",
+        );
+    }
+    is_in(&recovery.unreported).then_some(UNREPORTED_LOSS)
 }

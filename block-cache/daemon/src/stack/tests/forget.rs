@@ -1,6 +1,6 @@
 //! More volumes than a cache can know, over several configurations.
 
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::superblock::{Superblock, VolumeEntry};
 
 use super::*;
 use crate::state::CacheId;
@@ -212,11 +212,14 @@ fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
 
 /// Notes in the superblock that a flush of the backing device of `db` failed.
 async fn note_failed_flush(base: &Path) {
+    change_entries(base, |volume| volume.flush_failed = true).await;
+}
+
+/// Changes all volumes in the superblock.
+async fn change_entries(base: &Path, change: impl FnMut(&mut VolumeEntry)) {
     let map = file(&base.join("map"), 8 << 20);
     let mut found = Superblock::read(map.as_ref()).await.expect("a cache");
-    for volume in &mut found.volumes {
-        volume.flush_failed = true;
-    }
+    found.volumes.iter_mut().for_each(change);
     for _ in 0..2 {
         found.sequence += 1;
         let written = found.write(map.as_ref(), found.role).await;
@@ -259,5 +262,47 @@ fn the_users_of_a_volume_that_goes_learn_of_a_failed_flush() {
         let state = StateDirectory::open(&first.server.state).expect("free");
         let gap = state.disk_gap("db").expect("readable").unwrap_or_default();
         assert!(gap.contains("a flush of its backing"), "{goes}: {gap:?}");
+    }
+}
+
+/// A loss is reported by each start until clients can use the volume. An export may refuse a start
+/// whose volumes are attached.
+#[test]
+fn a_loss_is_reported_until_clients_can_use_the_volume() {
+    for cause in ["lost data", "a failed flush"] {
+        let scratch = Scratch::new(&format!("owed-{}", cause.len()));
+        let (base, folder) = (scratch.0.clone(), scratch.0.clone());
+        let config = scratch.config(&FILES.replace("\"wb\"", "\"wt\""));
+        alone(async move { make_files_of(&folder, [70; 16]).await });
+        serve(&config, &["db"]).expect("served");
+        alone(async move {
+            change_entries(&base, |volume| match cause {
+                "lost data" => volume.has_unreported_loss = true,
+                _ => volume.flush_failed = true,
+            })
+            .await;
+        });
+        let start = |is_served: bool, has_loss: bool| {
+            let (config, cause) = (config.clone(), cause.to_owned());
+            let state = StateDirectory::open(&config.server.state).expect("free");
+            state.clear_disk_gap("db").expect("noted");
+            drop(state);
+            alone(async move {
+                let stack = Stack::open(&config, &Wishes::default()).await;
+                let stack = stack.expect("opens");
+                let status = stack.status();
+                assert_eq!(status.volumes[0].loss.is_some(), has_loss, "{cause}");
+                let gap = stack.disk_gap("db").await.expect("known");
+                assert_eq!(gap.is_some(), has_loss, "{cause}: {gap:?}");
+                if is_served {
+                    stack.forget_reported_losses().await;
+                }
+                stack.close().await.expect("closes");
+            });
+        };
+        start(false, true);
+        start(false, true);
+        start(true, true);
+        start(true, false);
     }
 }
