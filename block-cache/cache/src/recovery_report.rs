@@ -105,7 +105,7 @@ impl RecoveryReport {
 
 /// Message for a loss that an earlier start or command found.
 pub const UNREPORTED_LOSS: &str =
-    "an earlier start found that data of it is lost, or may be: see `.lost` of its state directory";
+    "an earlier start found that data of it IS LOST, or may be: see `.lost` of its state directory";
 
 type Received = Pin<Box<dyn Future<Output = Result<()>>>>;
 

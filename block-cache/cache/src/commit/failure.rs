@@ -26,7 +26,7 @@ impl Committer {
         }
         let error = Error::with_source(
             ErrorKind::Io,
-            "the cache has failed, and takes no more writes\nhelp: restart to recover",
+            "the cache has failed\nhelp: restart to recover",
             error,
         );
         if self.flush_failed.get() {

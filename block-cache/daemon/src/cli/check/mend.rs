@@ -245,7 +245,7 @@ pub(super) fn corrupt(range: &LostRange) -> String {
 /// Describes a loss that an earlier opening found, with the remedy.
 pub(super) fn unreported_loss(volume: &str) -> String {
     format!(
-        "LOST: volume {volume}: an earlier start found that data of it is lost, or may be\n    \
+        "LOST: volume {volume}: an earlier start found that data of it IS LOST, or may be\n    \
          help: see its log and `{volume}.lost` in its state directory; serve the volume, or forget \
          it (`forebay forget {volume}`), to end this report"
     )

@@ -32,7 +32,7 @@ pub(crate) enum Part {
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
     pub(crate) part: Part,
-    /// Second part whose text the fault changes, if it changes one.
+    /// Second part that the fault changes, if it changes one.
     also: Option<Part>,
     /// Bases that can have the fault.
     pub(crate) on: fn(Base) -> bool,
@@ -70,8 +70,8 @@ impl Fault {
         }
     }
 
-    /// Returns whether a case may have both faults. Neither may remove the text that the other
-    /// changes.
+    /// Returns whether a case may have both faults. Neither may remove the text or the file that
+    /// the other changes.
     pub(crate) fn fits(&self, other: &Self) -> bool {
         self.parts()
             .all(|part| other.parts().all(|of_other| part != of_other))

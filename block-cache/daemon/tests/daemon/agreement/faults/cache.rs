@@ -1,6 +1,6 @@
 //! Faults of a cache.
 
-use super::Part::{Cache, CacheKeys};
+use super::Part::{Cache, CacheKeys, State};
 use super::{
     Fault, add, cached, change, hold, lines, lived, of_log, of_superblock, on_a_file, overwrite,
     remove, set_len, superblock, table,
@@ -76,6 +76,7 @@ pub(super) const FAULTS: &[Fault] = &[
         },
         &["two devices hold this cache", "is a copy of the cache"],
     )
+    .also(State)
     .sample(),
     Fault::new(
         "an earlier state of the cache",
